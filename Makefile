@@ -1,0 +1,46 @@
+# Two commands on a machine with Python and make: `make demo` and `make test`.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-slow lint types bars clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+
+# torch first and pinned: a later version would bring several GB of accelerator packages along
+$(VENV)/.installed: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(INSTALL) "$$(grep '^torch==' constraints.txt)"
+	$(INSTALL) --editable .
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	$(INSTALL) --editable '.[dev]'
+	@touch $@
+
+demo: $(VENV)/.installed  ## train on bars and show where the pictures are
+	$(BIN)/python -m tvae.train experiment=bars hydra.run.dir=outputs/demo
+	@echo "pictures: outputs/demo/figures/decoder.png and outputs/demo/figures/training.png"
+
+test: lint types  ## lint, types and the whole suite
+	$(BIN)/python -m pytest -m "not slow"
+
+test-slow: $(VENV)/.installed-dev  ## reproductions on real work
+	$(BIN)/python -m pytest -m slow
+
+lint: $(VENV)/.installed-dev  ## ruff
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.installed-dev  ## mypy
+	$(BIN)/mypy
+
+bars: $(VENV)/.installed  ## the paper's first experiment: ten seeds each of bars and correlated bars, with figures
+	$(BIN)/python -m tvae.train -m experiment=bars,bars_correlated seed=0,1,2,3,4,5,6,7,8,9
+	$(BIN)/python scripts/bars.py outputs/train
+
+clean:  ## remove the environment and caches, keep outputs
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis dist

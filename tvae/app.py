@@ -1,0 +1,171 @@
+"""What every command shares: starting Hydra, and turning what goes wrong into one line and an exit code.
+
+0 done; 2 a mistake in what the user gave, a line for each; 1 anything else, also an interruption. Set HYDRA_FULL_ERROR=1
+to see tracebacks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from tvae import config as configuration
+from tvae.checkpoint import DamagedCheckpoint
+from tvae.config import Config, UserError
+from tvae.fit import TrainingFailed
+
+log = logging.getLogger("tvae")
+
+NAME_MAX = 150  # characters of a run's directory name, before the rest is replaced by a hash
+
+
+class Interrupted(Exception):
+    """The user or the machine asked the run to stop; the same command goes on."""
+
+
+def run_name(overrides: str) -> str:
+    """A run's directory name from its overrides: one path component, whatever the values hold."""
+    name = "".join(c if c.isalnum() or c in "=,.+-_" else "_" for c in overrides).strip(".") or "default"
+    if name == overrides and len(name) <= NAME_MAX:
+        return name
+    return name if overrides == "" else f"{name[:NAME_MAX]}-{hashlib.sha256(overrides.encode()).hexdigest()[:8]}"
+
+
+configuration.register()
+OmegaConf.register_new_resolver("run_name", run_name, replace=True)
+
+
+def run(task: Callable[[Config, Path], object], cfg: DictConfig) -> None:
+    """The body of a Hydra job: `task` on the checked configuration and the run directory."""
+    _log_to_terminal()
+    try:
+        task(configuration.resolve(cfg), Path(HydraConfig.get().runtime.output_dir))
+    except Exception as error:
+        if HydraConfig.get().mode == RunMode.MULTIRUN:
+            raise  # Hydra goes on with the other jobs and raises this again at the end
+        _give_up(error)
+
+
+def launch(job: Callable[[], None]) -> None:
+    """Start a `hydra.main` function from the command line."""
+    show_traceback = os.environ.get("HYDRA_FULL_ERROR") == "1"
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra hands its exceptions on, instead of printing and exiting with 1
+    _log_to_terminal()
+    try:
+        job()
+    except Exception as error:
+        if show_traceback:
+            raise
+        _give_up(error)
+
+
+def _give_up(error: Exception) -> None:
+    """Say what is wrong and end the process, or let an unforeseen error through."""
+    if isinstance(error, UserError):
+        lines, code = list(error.problems), 2
+    elif isinstance(error, (HydraException, OmegaConfBaseException)):
+        lines, code = _composition_problems(error), 2
+    elif isinstance(error, OSError) and error.filename is not None:
+        lines, code = [f"{error.filename}: {error.strerror}"], 2
+    elif isinstance(error, (TrainingFailed, DamagedCheckpoint, Interrupted)):
+        lines, code = [str(error)], 1
+    else:
+        raise error
+    for line in lines:
+        print(f"error: {line}" if code == 2 else line, file=sys.stderr)
+    sys.exit(code)
+
+
+def _composition_problems(error: Exception) -> list[str]:
+    """All overrides that cannot be composed, and what the check finds in the rest."""
+    overrides = [word for word in sys.argv[1:] if "=" in word and not word.startswith("-")]
+    accepted: list[str] = []
+    problems: list[str] = []
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(configuration.conf_dir(), version_base="1.3"):
+        for override in overrides:
+            try:
+                compose("config", [*accepted, override])
+                accepted.append(override)
+            except Exception as wrong:
+                problems.append(f"{override}: {_one_line(wrong)}")
+        try:
+            configuration.resolve(compose("config", [o for o in accepted if not o.startswith("hydra")]))
+        except UserError as found:
+            problems += found.problems
+    return problems or [_one_line(error)]
+
+
+def _one_line(error: BaseException) -> str:
+    """The part of Hydra's and OmegaConf's messages that says what is wrong."""
+    text = str(error.__cause__ if error.__cause__ is not None and "Error merging" in str(error) else error)
+    dropped = (
+        "full_key",
+        "object_type",
+        "reference_type",
+        "See ",
+        "Config search",
+        "Set the env",
+        "To append",
+        "provider=",
+    )
+    lines = [line.strip() for line in text.splitlines()]
+    return " ".join(line for line in lines if line and not line.startswith(dropped))
+
+
+def _log_to_terminal() -> None:
+    if not log.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(message)s"))
+        log.addHandler(handler)
+        log.setLevel(logging.INFO)
+        log.propagate = False
+
+
+@contextmanager
+def log_to_file(path: Path) -> Iterator[None]:
+    """Also append what is logged to a file."""
+    handler = logging.FileHandler(path)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        handler.close()
+
+
+@contextmanager
+def stop_on_signal() -> Iterator[Callable[[], bool]]:
+    """Within, Ctrl-C and SIGTERM make the yielded function true; a second one ends the process at once."""
+    received: list[int] = []
+
+    def note(number: int, frame: object) -> None:
+        received.append(number)
+        if len(received) > 1:
+            raise KeyboardInterrupt
+        log.warning("stopping; once more to stop without saving")
+
+    try:
+        before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    except ValueError:  # not in the main thread, so no signal arrives here
+        before = {}
+    try:
+        yield lambda: bool(received)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

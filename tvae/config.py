@@ -1,0 +1,229 @@
+"""Every option there is, with its meaning, unit and range; and the one check that lists all problems at once.
+
+The dataclasses are the schema that the YAML files under `conf/` extend. Hydra and OmegaConf check names and types while
+composing; `resolve` checks the rest and turns the composed configuration into plain dataclass objects.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass, field, fields, is_dataclass
+from pathlib import Path
+from typing import Any, Optional
+
+import torch
+from hydra.core.config_store import ConfigStore
+from omegaconf import MISSING, DictConfig, OmegaConf
+
+from tvae.decoder import ACTIVATIONS
+from tvae.evolution import MUTATIONS, SELECTIONS
+
+EXACT_LATENTS_MAX = 20  # 2^20 states of a data point are as many as can be listed
+
+
+class UserError(Exception):
+    """A mistake in what the user gave: one line for each problem, exit code 2."""
+
+    def __init__(self, *problems: str):
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+def option(default: Any, meaning: str, **limits: Any) -> Any:
+    """A field with its meaning and limits: `ge`, `gt`, `le`, `lt` or `choices`."""
+    metadata = {"meaning": meaning, **limits}
+    if isinstance(default, list):
+        return field(default_factory=lambda: list(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+@dataclass
+class DatasetConfig:
+    name: str = option(MISSING, "the data set")
+    standardise: bool = option(False, "train on (x - mean) / std; everything reported stays in the data's own units")
+
+
+@dataclass
+class BarsConfig(DatasetConfig):
+    name: str = option("bars", "bars", choices=("bars",))
+    n_points: int = option(500, "images", ge=1)
+    size: int = option(4, "pixels along a side; there are 2 * size bars", ge=2, le=EXACT_LATENTS_MAX // 2)
+    mean_bars: float = option(2.0, "bars in an image, on average", gt=0)
+    sigma2: float = option(0.01, "variance of the noise", gt=0)
+    correlated: bool = option(False, "the first bar suppresses the second, the last one the last but one")
+    seed: int = option(0, "of the images; apart from the run's seed, so that runs see the same data", ge=0)
+
+
+@dataclass
+class ModelConfig:
+    n_latents: int = option(MISSING, "H", ge=1)
+    hidden: list[int] = option([], "units of each hidden layer; none: a linear decoder", ge=1)
+    activation: str = option("relu", "of the hidden layers", choices=tuple(ACTIVATIONS))
+    pi: Optional[float] = option(None, "prior at the start; null: 1/H", gt=0, lt=1)
+    sigma2: Optional[float] = option(
+        0.01, "noise variance at the start, in the data's units; null: the data's variance", gt=0
+    )
+    solver: str = option(
+        "adam", "of the decoder: adam by minibatch, or (linear only) exact once an epoch", choices=("adam", "exact")
+    )
+
+
+@dataclass
+class StatesConfig:
+    n_states: int = option(64, "S: states of each data point", ge=1)
+    shared: bool = option(True, "all data points start from the same states, else each from its own")
+
+
+@dataclass
+class EaConfig:
+    selection: str = option("fitness", "which states become parents", choices=SELECTIONS)
+    n_parents: int = option(5, "parents in a generation", ge=1)
+    n_children: int = option(4, "children of each parent", ge=1)
+    n_generations: int = option(1, "generations in a visit", ge=1)
+    mutation: str = option("uniform", "which latents flip: any, or towards the prior's activity", choices=MUTATIONS)
+    n_flips: int = option(1, "latents that flip in a child (sparse: on average)", ge=1)
+    crossover: bool = option(False, "one-point crossover before mutation")
+
+
+@dataclass
+class LrConfig:
+    kind: str = option(MISSING, "schedule of the learning rate", choices=("cyclic", "decay", "constant"))
+    min: float = option(1e-4, "cyclic: lowest rate", gt=0)
+    max: float = option(1e-2, "cyclic: highest rate; else the rate at the start", gt=0)
+    epochs_per_cycle: float = option(20, "cyclic: epochs from lowest to highest and back", gt=0)
+    epochs_to_half: float = option(20, "decay: epochs in which the rate halves", gt=0)
+
+
+@dataclass
+class Config:
+    dataset: DatasetConfig = MISSING
+    model: ModelConfig = MISSING
+    states: StatesConfig = field(default_factory=StatesConfig)
+    ea: EaConfig = MISSING
+    lr: LrConfig = MISSING
+    epochs: int = option(100, "visits of all data points", ge=1)
+    batch_size: int = option(32, "data points in a minibatch", ge=1)
+    prune: float = option(1e-3, "share of q left out of the M-step, 0: exact", ge=0, lt=1)
+    seed: int = option(0, "of weights, initial states and search", ge=0)
+    precision: str = option("float32", "of all computation", choices=("float32", "float64"))
+    device: str = option("auto", "auto, cpu, cuda, cuda:N or mps")
+    init_from: Optional[str] = option(None, "run directory whose parameters and states this run starts from")
+    picture_every: int = option(10, "epochs between pictures of the decoder", ge=1)
+    checkpoint_seconds: float = option(30.0, "time between checkpoints, 0: after every epoch", ge=0)
+    restart: bool = option(False, "throw away what the run directory holds and start over")
+
+
+def register() -> None:
+    """Put the schema where the YAML files find it."""
+    store = ConfigStore.instance()
+    store.store(group="schema", name="config", node=Config, package="_global_")
+    for group, schema in (("dataset", DatasetConfig), ("model", ModelConfig), ("ea", EaConfig), ("lr", LrConfig)):
+        store.store(group=f"schema/{group}", name="base", node=schema)
+    store.store(group="schema/dataset", name="bars", node=BarsConfig)
+
+
+def conf_dir() -> str:
+    """The folder of the YAML files: inside an installed package, or beside it in a checkout."""
+    package = Path(__file__).resolve().parent
+    installed = package / "conf"
+    return str(installed if installed.is_dir() else package.parent / "conf")
+
+
+def resolve(cfg: DictConfig) -> Config:
+    """The composed configuration as dataclass objects; raises `UserError` with a line for every problem."""
+    unknown = list(_unknown_keys(cfg, ""))
+    missing = [f"{key}: no value was given" for key in sorted(OmegaConf.missing_keys(cfg))]
+    if unknown or missing:
+        raise UserError(*unknown, *missing)
+    config = OmegaConf.to_object(cfg)
+    assert isinstance(config, Config)
+    problems = [*_out_of_range(config, ""), *_inconsistent(config)]
+    if problems:
+        raise UserError(*problems)
+    return config
+
+
+def _unknown_keys(cfg: DictConfig, path: str) -> list[str]:
+    schema = OmegaConf.get_type(cfg)
+    known = [f.name for f in fields(schema)] if schema is not None and is_dataclass(schema) else []
+    problems = []
+    for key in map(str, cfg):
+        if key not in known:
+            close = difflib.get_close_matches(key, known, 1)
+            problems.append(f"{path}{key}: no such option" + (f"; did you mean {path}{close[0]}?" if close else ""))
+        elif not OmegaConf.is_missing(cfg, key) and isinstance(cfg[key], DictConfig):
+            problems += _unknown_keys(cfg[key], f"{path}{key}.")
+    return problems
+
+
+COMPARISONS = {
+    "ge": ("at least", lambda value, limit: value >= limit),
+    "gt": ("above", lambda value, limit: value > limit),
+    "le": ("at most", lambda value, limit: value <= limit),
+    "lt": ("below", lambda value, limit: value < limit),
+}
+
+
+def _out_of_range(config: Any, path: str) -> list[str]:
+    problems = []
+    for f in fields(config):
+        value = getattr(config, f.name)
+        if is_dataclass(value):
+            problems += _out_of_range(value, f"{path}{f.name}.")
+            continue
+        if "choices" in f.metadata and value not in f.metadata["choices"]:
+            problems.append(f"{path}{f.name}={value}: must be one of {', '.join(f.metadata['choices'])}")
+        for name, (word, holds) in COMPARISONS.items():
+            values = value if isinstance(value, list) else [value]
+            if name in f.metadata and not all(v is None or holds(v, f.metadata[name]) for v in values):
+                problems.append(f"{path}{f.name}={value}: must be {word} {f.metadata[name]}")
+    return problems
+
+
+def _inconsistent(config: Config) -> list[str]:
+    model, ea, lr, n_states = config.model, config.ea, config.lr, config.states.n_states
+    wrong = {
+        f"states.n_states={n_states}: {model.n_latents} latents have only {2**model.n_latents} states": (
+            model.n_latents < 63 and n_states > 2**model.n_latents
+        ),
+        f"ea.n_parents={ea.n_parents}: must be at most states.n_states={n_states}": ea.n_parents > n_states,
+        f"ea.n_children={ea.n_children}: must be at most model.n_latents={model.n_latents}": (
+            ea.n_children > model.n_latents
+        ),
+        f"ea.n_flips={ea.n_flips}: must be at most model.n_latents={model.n_latents}": ea.n_flips > model.n_latents,
+        f"lr.min={lr.min}: must be at most lr.max={lr.max}": lr.kind == "cyclic" and lr.min > lr.max,
+        "model.solver=exact: needs a linear decoder (model=linear)": model.solver == "exact" and bool(model.hidden),
+        f"init_from={config.init_from}: no checkpoint.pt there": (
+            config.init_from is not None and not (Path(config.init_from) / "checkpoint.pt").is_file()
+        ),
+    }
+    if isinstance(config.dataset, BarsConfig):
+        n_bars = 2 * config.dataset.size
+        wrong[f"dataset.mean_bars={config.dataset.mean_bars}: must be below the number of bars, {n_bars}"] = (
+            config.dataset.mean_bars >= n_bars
+        )
+    return [problem for problem, is_wrong in wrong.items() if is_wrong] + _wrong_device(config.device)
+
+
+def _wrong_device(name: str) -> list[str]:
+    if name in ("auto", "cpu"):
+        return []
+    kind, _, number = name.partition(":")
+    if kind not in ("cuda", "mps") or (number and not (kind == "cuda" and number.isdigit())):
+        return [f"device={name}: must be one of auto, cpu, cuda, cuda:N, mps"]
+    if kind == "cuda" and int(number or 0) >= torch.cuda.device_count():
+        return [f"device={name}: this machine has {torch.cuda.device_count()} CUDA devices"]
+    if kind == "mps" and not torch.backends.mps.is_available():
+        return ["device=mps: not available on this machine"]
+    return []
+
+
+def choose_device(config: Config) -> torch.device:
+    """`auto` takes an accelerator where there is one that can do the wanted precision."""
+    if config.device != "auto":
+        return torch.device(config.device)
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    if torch.backends.mps.is_available() and config.precision == "float32":
+        return torch.device("mps")
+    return torch.device("cpu")

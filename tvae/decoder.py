@@ -1,0 +1,93 @@
+"""mu(z; W): the decoder, linear or a multilayer perceptron of any depth, with a linear output.
+
+    mu(z) = W_L^T f(... f(W_1^T z + b_1) ...) + b_L
+
+It is cut in two after the first affine map, because that map is cheap on binary states: `first(z)` is a sum of the
+rows of W_1 whose latents are on, and flipping one latent adds or subtracts one row; `rest` does what remains. For a
+linear decoder `rest` is the identity, so a flipped latent costs O(D).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "leaky_relu": F.leaky_relu,
+    "elu": F.elu,
+    "gelu": F.gelu,
+    "silu": F.silu,
+    "softplus": F.softplus,
+    "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
+}
+
+
+class Decoder(nn.Module):
+    """Weights are stored (inputs, outputs), so that a latent owns a contiguous row of the first one."""
+
+    def __init__(self, n_latents: int, hidden: Sequence[int], n_outputs: int, activation: str, rng: torch.Generator):
+        super().__init__()
+        self.sizes = [n_latents, *hidden, n_outputs]
+        self.activation = activation
+        self.weights = nn.ParameterList(
+            nn.init.xavier_normal_(torch.empty(n_in, n_out), generator=rng)
+            for n_in, n_out in zip(self.sizes, self.sizes[1:], strict=False)
+        )
+        self.biases = nn.ParameterList(torch.zeros(n_out) for n_out in self.sizes[1:])
+
+    @property
+    def is_linear(self) -> bool:
+        return len(self.sizes) == 2
+
+    def first(self, z: Tensor) -> Tensor:
+        """(..., H) -> (..., M): what the first layer adds up."""
+        return F.linear(z, self.weights[0].T, self.biases[0])
+
+    def rest(self, pre: Tensor) -> Tensor:
+        """(..., M) -> (..., D): from the first layer's sums to the output."""
+        f = ACTIVATIONS[self.activation]
+        for weight, bias in zip(self.weights[1:], self.biases[1:], strict=True):
+            pre = F.linear(f(pre), weight.T, bias)
+        return pre
+
+    def forward(self, z: Tensor) -> Tensor:
+        return self.rest(self.first(z))
+
+    @torch.no_grad()
+    def start_from_linear(self, linear: Decoder) -> None:
+        """Become the same function: the linear weights in the output layer, the identity above it.
+
+        Hidden units beyond the H latents keep their incoming weights and start with outgoing weights zero.
+        """
+        n_latents = linear.sizes[0]
+        for problem in why_not_from_linear(self.sizes, self.activation, linear.sizes):
+            raise ValueError(problem)
+        for weight, bias in zip(self.weights, self.biases, strict=True):
+            weight[n_latents:] = 0
+            bias.zero_()
+            weight[:n_latents, :n_latents] = torch.eye(n_latents)
+        self.weights[-1][:n_latents] = linear.weights[0]
+        self.biases[-1].copy_(linear.biases[0])
+
+
+def why_not_from_linear(sizes: Sequence[int], activation: str, linear_sizes: Sequence[int]) -> list[str]:
+    """What stands against starting a deep decoder of these sizes from a linear one, a line each."""
+    zero_and_one = torch.tensor([0.0, 1.0])
+    problems = []
+    if len(linear_sizes) != 2:
+        problems.append(f"the decoder to start from is not linear: its layers are {list(linear_sizes)}")
+    if (sizes[0], sizes[-1]) != (linear_sizes[0], linear_sizes[-1]):
+        problems.append(
+            f"the decoder to start from maps {linear_sizes[0]} latents to {linear_sizes[-1]} values, "
+            f"this one {sizes[0]} to {sizes[-1]}"
+        )
+    if min(sizes[1:-1], default=sizes[0]) < sizes[0]:
+        problems.append(f"every hidden layer needs at least {sizes[0]} units to hold the identity, got {sizes[1:-1]}")
+    if not torch.equal(ACTIVATIONS[activation](zero_and_one), zero_and_one):
+        problems.append(f"an identity start needs an activation that maps 0 to 0 and 1 to 1; {activation} does not")
+    return problems

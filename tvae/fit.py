@@ -1,0 +1,174 @@
+"""The training loop (Algorithm 1): a generator that yields one report per epoch.
+
+`Fit` holds everything that training changes. What it draws at random depends on the seed, the epoch and the data point
+alone, so its `state_dict` needs no generator states: training that was stopped, even in the middle of an epoch, goes on
+as if it had not been.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tvae.config import Config
+from tvae.datasets import Dataset, Units, units_of
+from tvae.decoder import Decoder
+from tvae.inference import e_step
+from tvae.learning import (
+    Totals,
+    decoder_loss,
+    make_schedule,
+    solve_linear,
+    update_prior_and_noise,
+    weighty_states,
+)
+from tvae.model import Model
+from tvae.states import all_states, init_states, pack
+from tvae.streams import Stream, derive, generator
+
+
+class TrainingFailed(Exception):
+    """Training cannot go on: exit code 1."""
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What is reported of an epoch, in the data's own units."""
+
+    epoch: int
+    elbo: float  # nats per data point, averaged over the epoch's visits
+    sigma: float
+    pi_sum: float  # latents that are on, on average
+    n_accepted: float  # new states per data point
+    learning_rate: float
+    seconds: float
+
+
+class Fit:
+    def __init__(self, config: Config, dataset: Dataset, device: torch.device):
+        self.config = config
+        self.dtype: torch.dtype = getattr(torch, config.precision)
+        self.units = units_of(dataset, config.dataset.standardise)
+        data = self.units.to_model(dataset.data.double())
+        self.observed = None if dataset.observed is None else dataset.observed.to(device)
+        self.data = (data if dataset.observed is None else data.where(dataset.observed, 0)).to(device, self.dtype)
+        self.model = make_model(config, dataset, self.units).to(device, self.dtype)
+        self.states = make_states(config, self.model.pi.cpu().double(), len(data)).to(device)
+        parameters = list(self.model.decoder.parameters())
+        rate = config.lr.min if config.lr.kind == "cyclic" else config.lr.max
+        self.optimiser = torch.optim.Adam(parameters, lr=rate, fused=device.type in ("cpu", "cuda"))
+        self.n_batches = math.ceil(len(data) / config.batch_size)
+        self.schedule = make_schedule(self.optimiser, config.lr, self.n_batches)
+        self.epoch = 0  # epochs done
+        self.batch = 0  # batches done in the epoch under way
+        self.seconds = 0.0  # spent in the epoch under way
+        self.totals = self._new_totals()
+
+    def _new_totals(self) -> Totals:
+        return Totals(self.model, self.config.model.solver == "exact", self.observed is not None)
+
+    def epochs(self, stop: Callable[[], bool] = lambda: False) -> Iterator[Epoch]:
+        """Train up to `config.epochs`; `stop` is asked before each batch, and ends the training early."""
+        while self.epoch < self.config.epochs:
+            started = time.perf_counter()
+            seed = derive(self.config.seed, "search", self.epoch)
+            order = torch.randperm(len(self.data), generator=generator(self.config.seed, "order", self.epoch))
+            order = order.to(self.data.device)
+            while self.batch < self.n_batches and not stop():
+                start = self.batch * self.config.batch_size
+                self.visit(order[start : start + self.config.batch_size], seed)
+                self.batch += 1
+            self.seconds += time.perf_counter() - started
+            if self.batch < self.n_batches:
+                return
+            yield self.finish_epoch()
+
+    def visit(self, index: Tensor, seed: int) -> None:
+        """One minibatch: E-step, then a step of the decoder. `index` (B,): the data points."""
+        x = self.data[index]
+        observed = None if self.observed is None else self.observed[index]
+        step = e_step(self.model, self.config.ea, x, self.states[index], Stream(seed, index), observed)
+        self.states[index] = step.packed
+        rows = weighty_states(step, self.model.n_latents, self.config.prune)
+        self.totals.add(x, step, rows, observed)
+        if self.config.model.solver == "adam":
+            self.optimiser.zero_grad()
+            decoder_loss(self.model, x, rows, observed).backward()
+            self.optimiser.step()
+            self.schedule.step()
+
+    def finish_epoch(self) -> Epoch:
+        """The closed-form updates, and the report."""
+        totals, units = self.totals, self.units
+        n_points = totals["n_points"].item()
+        elbo = units.elbo_to_data(totals["elbo"].item() / n_points, totals["n_observed"].item() / n_points)
+        if not math.isfinite(elbo):
+            raise TrainingFailed(
+                f"the ELBO became {elbo} in epoch {self.epoch + 1}; a lower learning rate (lr.max) or a larger "
+                "model.sigma2 at the start may help"
+            )
+        if self.config.model.solver == "exact":
+            solve_linear(self.model, totals)
+        update_prior_and_noise(self.model, totals)
+        self.epoch += 1
+        report = Epoch(
+            epoch=self.epoch,
+            elbo=elbo,
+            sigma=units.std * math.sqrt(self.model.sigma2.item()),
+            pi_sum=self.model.pi.sum().item(),
+            n_accepted=totals["n_accepted"].item() / n_points,
+            learning_rate=float(self.schedule.get_last_lr()[0]),
+            seconds=self.seconds,
+        )
+        self.batch, self.seconds, self.totals = 0, 0.0, self._new_totals()
+        return report
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "model": self.model.state_dict(),
+            "states": self.states,
+            "optimiser": self.optimiser.state_dict(),
+            "schedule": {k: v for k, v in self.schedule.state_dict().items() if isinstance(v, (int, float, list))},
+            "epoch": self.epoch,
+            "batch": self.batch,
+            "seconds": self.seconds,
+            "totals": self.totals.sums,
+            "sizes": self.model.decoder.sizes,
+            "activation": self.model.decoder.activation,
+            "units": [self.units.mean, self.units.std],
+        }
+
+    def load_state_dict(self, content: dict[str, Any]) -> None:
+        self.model.load_state_dict(content["model"])
+        self.states.copy_(content["states"])
+        self.optimiser.load_state_dict(content["optimiser"])
+        self.schedule.load_state_dict(content["schedule"])
+        self.epoch, self.batch, self.seconds = content["epoch"], content["batch"], content["seconds"]
+        self.totals.sums = {name: value.to(self.data.device) for name, value in content["totals"].items()}
+
+
+def make_model(config: Config, dataset: Dataset, units: Units) -> Model:
+    """Theta at the start: Glorot weights, zero biases, `pi` and `sigma2` as configured."""
+    wanted = config.model
+    rng = generator(config.seed, "weights")
+    decoder = Decoder(wanted.n_latents, wanted.hidden, dataset.data.shape[1], wanted.activation, rng)
+    pi = torch.full((wanted.n_latents,), wanted.pi or 1 / wanted.n_latents, dtype=torch.float64)
+    if wanted.sigma2 is not None:
+        sigma2 = wanted.sigma2 / units.std**2
+    else:
+        known = dataset.data if dataset.observed is None else dataset.data[dataset.observed]
+        sigma2 = known.double().var(correction=0).item() / units.std**2
+    return Model(decoder, pi, sigma2)
+
+
+def make_states(config: Config, pi: Tensor, n_points: int) -> Tensor:
+    """(N, S, ceil(H/8)): initial states from the prior, or all there are."""
+    if config.states.n_states == 2 ** len(pi):
+        return pack(all_states(len(pi)))[None].repeat(n_points, 1, 1)
+    return init_states(pi, config.states.n_states, n_points, config.states.shared, generator(config.seed, "states"))

@@ -1,0 +1,104 @@
+"""The run directory: whose it is, and what a run left there.
+
+A directory belongs to the configuration in its `config.yaml`. A run goes on in a directory that is its own, takes an
+empty one, and refuses any other before it writes a byte.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from tvae.checkpoint import NAME, PREVIOUS, write_atomically
+from tvae.config import Config, UserError
+
+# Everything a run may write; nothing else in the directory is ever touched.
+OUTPUTS = ("config.yaml", "metrics.json", "history.csv", NAME, PREVIOUS, "run.log", "figures", "tensorboard")
+# Options that do not change the result, so that a run may go on with others.
+FREE = ("restart", "device", "checkpoint_seconds")
+
+
+class RunDirectory:
+    def __init__(self, path: Path, config: Config):
+        """Claim `path` for `config`, or raise `UserError`."""
+        self.path = path
+        ours = OmegaConf.structured(config)
+        assert isinstance(ours, DictConfig)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            self._lock()
+            if config.restart and (path / "config.yaml").exists():
+                self._clear()
+            self._check_owner(ours)
+            (path / "figures").mkdir(exist_ok=True)
+            if not (path / "config.yaml").exists():
+                write_atomically(path / "config.yaml", OmegaConf.to_yaml(ours).encode())
+        except OSError as error:
+            raise UserError(f"{path}: cannot be used as run directory ({error.strerror})") from error
+
+    def _lock(self) -> None:
+        """Hold the directory until the process ends, so that two runs cannot mix."""
+        try:
+            import fcntl
+        except ImportError:  # no such locks on Windows
+            return
+        self._handle = os.open(self.path, os.O_RDONLY)
+        try:
+            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._handle)
+            raise UserError(f"{self.path}: another process is running in this directory") from None
+
+    def release(self) -> None:
+        if hasattr(self, "_handle"):
+            os.close(self._handle)
+
+    def _clear(self) -> None:
+        for name in OUTPUTS:
+            target = self.path / name
+            if target.is_dir():
+                shutil.rmtree(target)
+            else:
+                target.unlink(missing_ok=True)
+
+    def _check_owner(self, ours: DictConfig) -> None:
+        theirs_path = self.path / "config.yaml"
+        if not theirs_path.exists():
+            for name in OUTPUTS:
+                target = self.path / name
+                if target.is_file() or (target.is_dir() and any(target.iterdir())):
+                    raise UserError(f"{self.path}: holds a {name} that is no run's; name another hydra.run.dir")
+            return
+        try:
+            theirs = _flat(OmegaConf.load(theirs_path))
+        except Exception as error:
+            raise UserError(f"{theirs_path}: not readable; name another hydra.run.dir") from error
+        mine = _flat(ours)
+        differing = [key for key in sorted({*mine, *theirs}) if mine.get(key) != theirs.get(key) and key not in FREE]
+        if differing:
+            what = ", ".join(f"{key}={theirs.get(key)} there, {mine.get(key)} here" for key in differing[:5])
+            more = f" and {len(differing) - 5} more" if len(differing) > 5 else ""
+            raise UserError(
+                f"{self.path}: belongs to another configuration ({what}{more}); "
+                "name another hydra.run.dir, or restart=true to start over"
+            )
+
+    def metrics(self) -> dict[str, Any] | None:
+        """What an earlier run of this configuration reported, if it did."""
+        path = self.path / "metrics.json"
+        try:
+            return json.loads(path.read_text())
+        except (OSError, ValueError):
+            return None
+
+
+def _flat(node: Any, path: str = "") -> dict[str, Any]:
+    content = OmegaConf.to_container(node) if OmegaConf.is_config(node) else node
+    if not isinstance(content, dict):
+        return {path: content}
+    return {k: v for key, value in content.items() for k, v in _flat(value, f"{path}.{key}" if path else key).items()}

@@ -1,0 +1,81 @@
+"""Random numbers: one seed, separate streams, the same draws whatever the batch.
+
+Two kinds of source are derived from the run's `seed`. `generator` gives a `torch.Generator` for things drawn once
+(weights, initial states, the order of an epoch). `Stream` gives every data point a counter-based stream of its own,
+so that what the search draws for a data point depends on (seed, epoch, data point) alone: not on the batch it is in,
+nor on the number of processes, nor on whether the run was interrupted before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+
+import torch
+from torch import Tensor
+
+# SplitMix64 (Steele, Lea and Flood 2014): a counter in steps of GOLDEN, then two rounds of shift, xor, multiply.
+GOLDEN = 0x9E3779B97F4A7C15 - 2**64
+ROUND_1 = 0xBF58476D1CE4E5B9 - 2**64
+ROUND_2 = 0x94D049BB133111EB - 2**64
+
+
+def derive(seed: int, *purpose: str | int) -> int:
+    """A 63-bit seed for one purpose, unrelated to those of other purposes."""
+    digest = hashlib.sha256(repr((seed, *purpose)).encode()).digest()
+    return int.from_bytes(digest[:8], "little") >> 1
+
+
+def generator(seed: int, *purpose: str | int) -> torch.Generator:
+    """A CPU generator for one purpose; what it draws is then moved, so that every device sees the same numbers."""
+    return torch.Generator().manual_seed(derive(seed, *purpose))
+
+
+def _shift_right(x: Tensor, n: int) -> Tensor:
+    return (x >> n) & ((1 << (64 - n)) - 1)  # torch shifts int64 arithmetically
+
+
+def mix(x: Tensor) -> Tensor:
+    """SplitMix64's output function on int64, elementwise."""
+    x = (x ^ _shift_right(x, 30)) * ROUND_1
+    x = (x ^ _shift_right(x, 27)) * ROUND_2
+    return x ^ _shift_right(x, 31)
+
+
+class Stream:
+    """Independent random numbers for each of B data points; successive calls continue the streams."""
+
+    def __init__(self, seed: int, index: Tensor):
+        """`index` (B,): the numbers of the data points in the whole data set."""
+        self.key = mix(index * GOLDEN + seed)
+        self.n_drawn = 0
+
+    def bits(self, *shape: int) -> Tensor:
+        """(B, *shape) int64, all 64 bits random."""
+        count = math.prod(shape)
+        counter = torch.arange(self.n_drawn + 1, self.n_drawn + count + 1, device=self.key.device)
+        self.n_drawn += count
+        return mix(self.key[:, None] + counter * GOLDEN).view(-1, *shape)
+
+    def uniform(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        """(B, *shape) in [0, 1), multiples of 2^-24."""
+        return _shift_right(self.bits(*shape), 40).to(dtype) * 2.0**-24
+
+    def integers(self, high: int, *shape: int) -> Tensor:
+        """(B, *shape) int64 in [0, high)."""
+        return (_shift_right(self.bits(*shape), 32) * high) >> 32
+
+    def distinct_integers(self, high: int, *shape: int) -> Tensor:
+        """(B, *shape) int64 in [0, high), distinct along the last axis: Floyd's algorithm.
+
+        Every subset of `shape[-1]` numbers is equally likely; their order within the subset is not.
+        """
+        count = shape[-1]
+        bits = _shift_right(self.bits(*shape), 32)
+        chosen = torch.empty_like(bits)
+        for j in range(count):
+            top = high - count + j
+            draw = (bits[..., j] * (top + 1)) >> 32
+            taken = (chosen[..., :j] == draw[..., None]).any(-1)
+            chosen[..., j] = torch.where(taken, top, draw)
+        return chosen
