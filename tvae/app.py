@@ -1,7 +1,7 @@
 """What every command shares: starting Hydra, and turning what goes wrong into one line and an exit code.
 
-0 done; 2 a mistake in what the user gave, a line for each; 1 anything else, also an interruption. Set HYDRA_FULL_ERROR=1
-to see tracebacks.
+0 done; 2 a mistake in what the user gave, a line for each; 1 anything else, also an interruption.
+HYDRA_FULL_ERROR=1 in the environment shows tracebacks.
 """
 
 from __future__ import annotations
@@ -113,27 +113,16 @@ def _composition_problems(error: Exception) -> list[str]:
 def _one_line(error: BaseException) -> str:
     """The part of Hydra's and OmegaConf's messages that says what is wrong."""
     text = str(error.__cause__ if error.__cause__ is not None and "Error merging" in str(error) else error)
-    dropped = (
-        "full_key",
-        "object_type",
-        "reference_type",
-        "See ",
-        "Config search",
-        "Set the env",
-        "To append",
-        "provider=",
-    )
+    dropped = ("full_key", "object_type", "reference_type", "See ", "Config search", "To append", "provider=")
     lines = [line.strip() for line in text.splitlines()]
     return " ".join(line for line in lines if line and not line.startswith(dropped))
 
 
 def _log_to_terminal() -> None:
-    if not log.handlers:
-        handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("%(message)s"))
-        log.addHandler(handler)
-        log.setLevel(logging.INFO)
-        log.propagate = False
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    log.handlers[:] = [handler]
+    log.setLevel(logging.INFO)
 
 
 @contextmanager

@@ -7,6 +7,8 @@ composing; `resolve` checks the rest and turns the composed configuration into p
 from __future__ import annotations
 
 import difflib
+import itertools
+import os
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Optional
@@ -107,6 +109,7 @@ class Config:
     seed: int = option(0, "of weights, initial states and search", ge=0)
     precision: str = option("float32", "of all computation", choices=("float32", "float64"))
     device: str = option("auto", "auto, cpu, cuda, cuda:N or mps")
+    threads: Optional[int] = option(None, "of the CPU; null: one for small models, else all cores", ge=1)
     init_from: Optional[str] = option(None, "run directory whose parameters and states this run starts from")
     picture_every: int = option(10, "epochs between pictures of the decoder", ge=1)
     checkpoint_seconds: float = option(30.0, "time between checkpoints, 0: after every epoch", ge=0)
@@ -141,6 +144,21 @@ def resolve(cfg: DictConfig) -> Config:
     if problems:
         raise UserError(*problems)
     return config
+
+
+def flat(node: Any) -> dict[str, Any]:
+    """Every option of a configuration (or of its YAML file) by its dotted name."""
+    options: dict[str, Any] = {}
+
+    def walk(content: Any, path: str) -> None:
+        if isinstance(content, dict):
+            for key, value in content.items():
+                walk(value, f"{path}.{key}" if path else str(key))
+        else:
+            options[path] = content
+
+    walk(OmegaConf.to_container(OmegaConf.create(node)), "")
+    return options
 
 
 def _unknown_keys(cfg: DictConfig, path: str) -> list[str]:
@@ -216,6 +234,15 @@ def _wrong_device(name: str) -> list[str]:
     if kind == "mps" and not torch.backends.mps.is_available():
         return ["device=mps: not available on this machine"]
     return []
+
+
+def choose_threads(config: Config, n_outputs: int) -> int:
+    """Waking a second thread costs more than it brings where a batch is little work (measured on bars)."""
+    if config.threads is not None:
+        return config.threads
+    sizes = [config.model.n_latents, *config.model.hidden, n_outputs]
+    n_products = sum(a * b for a, b in itertools.pairwise(sizes))
+    return 1 if config.batch_size * config.states.n_states * n_products < 2e6 else os.cpu_count() or 1
 
 
 def choose_device(config: Config) -> torch.device:

@@ -9,6 +9,7 @@ linear decoder `rest` is the identity, so a flipped latent costs O(D).
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 
 import torch
@@ -36,7 +37,7 @@ class Decoder(nn.Module):
         self.activation = activation
         self.weights = nn.ParameterList(
             nn.init.xavier_normal_(torch.empty(n_in, n_out), generator=rng)
-            for n_in, n_out in zip(self.sizes, self.sizes[1:], strict=False)
+            for n_in, n_out in itertools.pairwise(self.sizes)
         )
         self.biases = nn.ParameterList(torch.zeros(n_out) for n_out in self.sizes[1:])
 

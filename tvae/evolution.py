@@ -16,13 +16,13 @@ MUTATIONS = ("uniform", "sparse")
 
 
 def select_parents(fitness: Tensor, n_parents: int, selection: str, rng: Stream) -> Tensor:
-    """(B, C) -> (B, P) places of parents, drawn with replacement, or the P fittest for `best`.
+    """(B, C) -> (B, P) places of parents, drawn with replacement, or for `best` the P fittest in order.
 
     `fitness`: in proportion to the fitness above the worst of the same data point (deviation 1 in the README);
     `posterior`: in proportion to q, Eq. (3); `uniform`: each with the same probability.
     """
     if selection == "best":
-        return fitness.topk(n_parents, dim=1, sorted=False).indices
+        return fitness.topk(n_parents, dim=1).indices
     if selection == "uniform":
         return rng.integers(fitness.shape[1], n_parents)
     if selection == "posterior":

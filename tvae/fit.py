@@ -134,7 +134,7 @@ class Fit:
             "model": self.model.state_dict(),
             "states": self.states,
             "optimiser": self.optimiser.state_dict(),
-            "schedule": {k: v for k, v in self.schedule.state_dict().items() if isinstance(v, (int, float, list))},
+            "schedule": self.schedule.state_dict(),
             "epoch": self.epoch,
             "batch": self.batch,
             "seconds": self.seconds,
@@ -148,7 +148,7 @@ class Fit:
         self.model.load_state_dict(content["model"])
         self.states.copy_(content["states"])
         self.optimiser.load_state_dict(content["optimiser"])
-        self.schedule.load_state_dict(content["schedule"])
+        self.schedule.load_state_dict(dict(content["schedule"]))
         self.epoch, self.batch, self.seconds = content["epoch"], content["batch"], content["seconds"]
         self.totals.sums = {name: value.to(self.data.device) for name, value in content["totals"].items()}
 

@@ -90,10 +90,7 @@ def breed(
     place = select_parents(pool.log_joint, ea.n_parents, ea.selection, rng)
     if ea.crossover or ea.mutation == "sparse":
         parents = unpack(_take(pool.packed, place), n_latents, x.dtype)
-        if ea.crossover:
-            z = cross(parents, ea.n_children, rng)
-        else:
-            z = parents.repeat_interleave(ea.n_children, 1)
+        z = cross(parents, ea.n_children, rng) if ea.crossover else parents.repeat_interleave(ea.n_children, 1)
         if ea.mutation == "sparse":
             z = mutate_sparsely(z, ea.n_flips, model.pi.sum(), rng)
         else:

@@ -1,41 +1,51 @@
-"""Start a run from the end of another one: the same decoder, or a deep one from a linear one; pi, sigma2, states."""
+"""What a run left behind as a start for something else: its model, or another run from the same point."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from tvae import checkpoint
 from tvae.checkpoint import DamagedCheckpoint
 from tvae.config import UserError
+from tvae.datasets import Units
 from tvae.decoder import Decoder, why_not_from_linear
 from tvae.fit import Fit
+from tvae.model import Model
+
+
+def load_model(directory: Path) -> tuple[Model, Units, dict[str, Any]]:
+    """The model of the newest checkpoint of a run, in its own precision, its units, and all of the training's state."""
+    try:
+        saved = checkpoint.load_newest(directory)
+    except DamagedCheckpoint as error:
+        raise UserError(str(error)) from error
+    if saved is None or "fit" not in saved:
+        raise UserError(f"{directory}: no checkpoint of a run there")
+    fit = saved["fit"]
+    n_latents, *hidden, n_outputs = fit["sizes"]
+    decoder = Decoder(n_latents, hidden, n_outputs, fit["activation"], torch.Generator())
+    model = Model(decoder, torch.full((n_latents,), 0.5), 1.0).to(fit["model"]["pi"].dtype)
+    model.load_state_dict(fit["model"])
+    return model, Units(*fit["units"]), fit
 
 
 def start_from_run(fit: Fit, directory: Path) -> None:
-    """Take over parameters and, where they are of the same number and size, states."""
-    try:
-        saved = checkpoint.load_newest(directory)
-        assert saved is not None
-        source = saved["fit"]
-        sizes, activation = source["sizes"], source["activation"]
-    except (DamagedCheckpoint, KeyError, AssertionError) as error:
-        raise UserError(f"init_from={directory}: no usable checkpoint there ({error})") from error
-    model = fit.model
-    if source["units"] != [fit.units.mean, fit.units.std]:
+    """Take over parameters (a deep decoder also from a linear one) and, where they are as many, the states."""
+    source, units, content = load_model(directory)
+    sizes, wanted = source.decoder.sizes, fit.model.decoder
+    if units != fit.units:
         raise UserError(f"init_from={directory}: that run was trained on other data, or on another scale")
-    if sizes == model.decoder.sizes and activation == model.decoder.activation:
-        model.load_state_dict(source["model"])
+    if (sizes, source.decoder.activation) == (wanted.sizes, wanted.activation):
+        wanted.load_state_dict(source.decoder.state_dict())
     else:
-        problems = why_not_from_linear(model.decoder.sizes, model.decoder.activation, sizes)
+        problems = why_not_from_linear(wanted.sizes, wanted.activation, sizes)
         if problems:
             raise UserError(*(f"init_from={directory}: {problem}" for problem in problems))
-        linear = Decoder(sizes[0], [], sizes[-1], activation, torch.Generator())
-        prefix = "decoder."
-        linear.load_state_dict({k.removeprefix(prefix): v for k, v in source["model"].items() if k.startswith(prefix)})
-        model.decoder.start_from_linear(linear.to(fit.data.device, fit.dtype))
-        model.pi.copy_(source["model"]["pi"])
-        model.sigma2.copy_(source["model"]["sigma2"])
-    if source["states"].shape == fit.states.shape:
-        fit.states.copy_(source["states"])
+        wanted.start_from_linear(source.decoder.to(fit.data.device, fit.dtype))
+    fit.model.pi.copy_(source.pi)
+    fit.model.sigma2.copy_(source.sigma2)
+    if content["states"].shape == fit.states.shape:
+        fit.states.copy_(content["states"])

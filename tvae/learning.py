@@ -116,8 +116,9 @@ def solve_linear(model: Model, totals: Totals) -> None:
     old = torch.cat([weight, bias[None]]).to(gram.dtype)  # (H+1, D)
     columns = old.T[..., None] if len(gram) > 1 else old[None]  # (D, H+1, 1) or (1, H+1, D)
     target = cross.T[..., None] if len(gram) > 1 else cross[None]
-    ridge = 1e-6 * totals["n_points"] / weight.shape[0] * torch.eye(len(old), dtype=gram.dtype, device=gram.device)
-    columns = columns + torch.linalg.solve(gram + ridge, target - gram @ columns)
+    ridge = torch.finfo(gram.dtype).eps ** 0.5 * totals["n_points"] / weight.shape[0]
+    identity = torch.eye(len(old), dtype=gram.dtype, device=gram.device)
+    columns = columns + torch.linalg.solve(gram + ridge * identity, target - gram @ columns)
     new = columns[..., 0].T if len(gram) > 1 else columns[0]
     weight.copy_(new[:-1])
     bias.copy_(new[-1])
@@ -130,7 +131,7 @@ def make_schedule(
 ) -> torch.optim.lr_scheduler.LRScheduler:
     """The learning rate over minibatch steps; `n_batches` to an epoch."""
     if lr.kind == "cyclic":
-        half = lr.epochs_per_cycle * n_batches / 2
+        half = max(1, round(lr.epochs_per_cycle * n_batches / 2))
         return torch.optim.lr_scheduler.CyclicLR(
             optimiser, base_lr=lr.min, max_lr=lr.max, step_size_up=half, cycle_momentum=False
         )

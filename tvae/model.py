@@ -1,6 +1,6 @@
 """Theta = {pi, W, sigma2}, the log-joint of Eq. (1), and what follows from it for a set of states.
 
-    log p(x, z) = sum_h z_h log pi_h + (1 - z_h) log(1 - pi_h)  -  D/2 log(2 pi sigma2)  -  |x - mu(z; W)|^2 / (2 sigma2)
+    log p(x, z) = sum_h [z_h log pi_h + (1 - z_h) log(1 - pi_h)] - D/2 log(2 pi sigma2) - |x - mu(z; W)|^2 / (2 sigma2)
 
 Where only part of x is observed, D and the squared error count the observed dimensions alone: the unobserved ones are
 integrated out. Values are the true ones, never up to a constant, so that ELBOs can be compared across models.

@@ -10,19 +10,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 import torch
-from omegaconf import OmegaConf
+from matplotlib.figure import Figure
 from torch.utils.tensorboard import SummaryWriter
 
 import tvae
 from tvae.checkpoint import write_atomically
-from tvae.config import Config
+from tvae.config import flat
 from tvae.fit import Epoch, Fit
-
-matplotlib.use("Agg")
-from matplotlib.figure import Figure  # noqa: E402
 
 METRICS = ("psnr", "psnr_input", "ssim")  # null where no clean image is known
 
@@ -84,18 +80,10 @@ class Report:
         save_figure(self.directory / "figures" / "training.png", draw_training(self.history, self.facts))
         metrics = self.write("finished")
         numbers = {f"final/{k}": v for k, v in metrics.items() if isinstance(v, float) and math.isfinite(v)}
-        self.writer.add_hparams(flat_options(self.fit.config), numbers, run_name=".")
+        options = {k: v if isinstance(v, (bool, int, float)) else str(v) for k, v in flat(self.fit.config).items()}
+        self.writer.add_hparams(options, numbers, run_name=".")
         self.writer.close()
         return metrics
-
-
-def flat_options(config: Config) -> dict[str, Any]:
-    """Every option by its dotted name, as TensorBoard takes it."""
-    flat = {}
-    for name, value in OmegaConf.to_container(OmegaConf.structured(config)).items():
-        for key, leaf in value.items() if isinstance(value, dict) else [(None, value)]:
-            flat[name if key is None else f"{name}.{key}"] = leaf if isinstance(leaf, (bool, int, float)) else str(leaf)
-    return flat
 
 
 @torch.no_grad()

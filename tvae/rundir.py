@@ -12,32 +12,30 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 from tvae.checkpoint import NAME, PREVIOUS, write_atomically
-from tvae.config import Config, UserError
+from tvae.config import Config, UserError, flat
 
 # Everything a run may write; nothing else in the directory is ever touched.
 OUTPUTS = ("config.yaml", "metrics.json", "history.csv", NAME, PREVIOUS, "run.log", "figures", "tensorboard")
 # Options that do not change the result, so that a run may go on with others.
-FREE = ("restart", "device", "checkpoint_seconds")
+FREE = ("restart", "device", "threads", "checkpoint_seconds")
 
 
 class RunDirectory:
     def __init__(self, path: Path, config: Config):
         """Claim `path` for `config`, or raise `UserError`."""
         self.path = path
-        ours = OmegaConf.structured(config)
-        assert isinstance(ours, DictConfig)
         try:
             path.mkdir(parents=True, exist_ok=True)
             self._lock()
             if config.restart and (path / "config.yaml").exists():
                 self._clear()
-            self._check_owner(ours)
+            self._check_owner(config)
             (path / "figures").mkdir(exist_ok=True)
             if not (path / "config.yaml").exists():
-                write_atomically(path / "config.yaml", OmegaConf.to_yaml(ours).encode())
+                write_atomically(path / "config.yaml", OmegaConf.to_yaml(config).encode())
         except OSError as error:
             raise UserError(f"{path}: cannot be used as run directory ({error.strerror})") from error
 
@@ -66,7 +64,7 @@ class RunDirectory:
             else:
                 target.unlink(missing_ok=True)
 
-    def _check_owner(self, ours: DictConfig) -> None:
+    def _check_owner(self, config: Config) -> None:
         theirs_path = self.path / "config.yaml"
         if not theirs_path.exists():
             for name in OUTPUTS:
@@ -75,10 +73,10 @@ class RunDirectory:
                     raise UserError(f"{self.path}: holds a {name} that is no run's; name another hydra.run.dir")
             return
         try:
-            theirs = _flat(OmegaConf.load(theirs_path))
+            theirs = flat(OmegaConf.load(theirs_path))
         except Exception as error:
             raise UserError(f"{theirs_path}: not readable; name another hydra.run.dir") from error
-        mine = _flat(ours)
+        mine = flat(config)
         differing = [key for key in sorted({*mine, *theirs}) if mine.get(key) != theirs.get(key) and key not in FREE]
         if differing:
             what = ", ".join(f"{key}={theirs.get(key)} there, {mine.get(key)} here" for key in differing[:5])
@@ -95,10 +93,3 @@ class RunDirectory:
             return json.loads(path.read_text())
         except (OSError, ValueError):
             return None
-
-
-def _flat(node: Any, path: str = "") -> dict[str, Any]:
-    content = OmegaConf.to_container(node) if OmegaConf.is_config(node) else node
-    if not isinstance(content, dict):
-        return {path: content}
-    return {k: v for key, value in content.items() for k, v in _flat(value, f"{path}.{key}" if path else key).items()}

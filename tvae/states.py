@@ -71,7 +71,7 @@ def all_states(n_latents: int) -> Tensor:
 
 
 def init_states(pi: Tensor, n_states: int, n_points: int, shared: bool, rng: torch.Generator) -> Tensor:
-    """(N, S, ceil(H/8)) uint8: S distinct states for each data point from the prior, one set for all or one for each."""
+    """(N, S, ceil(H/8)) uint8: S distinct states from the prior for each data point, or (`shared`) one set for all."""
     n_sets = 1 if shared else n_points
     n_latents = len(pi)
     draw = _draw_from_all if n_latents <= 12 else _draw_by_rejection

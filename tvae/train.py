@@ -14,7 +14,7 @@ from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from tvae import app, checkpoint, datasets
-from tvae.config import Config, choose_device, conf_dir
+from tvae.config import Config, choose_device, choose_threads, conf_dir
 from tvae.datasets import Dataset
 from tvae.fit import Epoch, Fit
 from tvae.initialise import start_from_run
@@ -42,6 +42,7 @@ def train(config: Config, path: Path) -> dict[str, Any]:
 
 
 def _train(config: Config, path: Path, dataset: Dataset) -> dict[str, Any]:
+    torch.set_num_threads(choose_threads(config, dataset.data.shape[1]))
     fit = Fit(config, dataset, choose_device(config))
     history: list[dict[str, Any]] = []
     saved = checkpoint.load_newest(path)
@@ -54,9 +55,10 @@ def _train(config: Config, path: Path, dataset: Dataset) -> dict[str, Any]:
     report = Report(path, fit, dataset.shape, history)
     report.facts = known_facts(dataset)
 
-    def save() -> None:
+    def save() -> float:
         checkpoint.save(path, {"fit": fit.state_dict(), "history": report.history})
         report.write("interrupted")  # which is what it is, should the process end before the next save
+        return time.monotonic()
 
     try:
         with app.stop_on_signal() as stop, logging_redirect_tqdm([logging.getLogger("tvae")]):
@@ -65,9 +67,9 @@ def _train(config: Config, path: Path, dataset: Dataset) -> dict[str, Any]:
                 for epoch in fit.epochs(stop):
                     report.add_epoch(epoch)
                     _show(epoch, bar, config.epochs)
-                    if time.monotonic() - saved_at >= config.checkpoint_seconds:
-                        save()
-                        saved_at = time.monotonic()
+                    due = time.monotonic() - saved_at >= config.checkpoint_seconds
+                    if due and epoch.epoch < config.epochs:
+                        saved_at = save()
             save()
     except BaseException:
         report.write("failed")

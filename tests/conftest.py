@@ -1,0 +1,51 @@
+import pytest
+import torch
+
+from tvae.config import BarsConfig, Config, EaConfig, LrConfig, ModelConfig, StatesConfig
+from tvae.decoder import Decoder
+from tvae.model import Model
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    """Small tensors: more threads only wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def random_model(n_latents=6, hidden=(5,), n_outputs=7, activation="relu", seed=0, sigma2=0.3, dtype=torch.float64):
+    """A model with nothing at zero, so that no mistake can hide."""
+    rng = torch.Generator().manual_seed(seed)
+    decoder = Decoder(n_latents, list(hidden), n_outputs, activation, rng).to(dtype)
+    with torch.no_grad():
+        for bias in decoder.biases:
+            bias.normal_(generator=rng)
+    pi = 0.05 + 0.5 * torch.rand(n_latents, generator=rng, dtype=dtype)
+    return Model(decoder, pi, sigma2)
+
+
+def random_data(n_points=5, n_outputs=7, seed=1, dtype=torch.float64):
+    return torch.randn(n_points, n_outputs, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def random_mask(n_points=5, n_outputs=7, seed=2):
+    return torch.rand(n_points, n_outputs, generator=torch.Generator().manual_seed(seed)) < 0.6
+
+
+def small_config(**changes):
+    """A bars run of a second."""
+    config = Config(
+        dataset=BarsConfig(n_points=60),
+        model=ModelConfig(n_latents=8, hidden=[8]),
+        states=StatesConfig(n_states=16),
+        ea=EaConfig(n_parents=3, n_children=3),
+        lr=LrConfig(kind="cyclic"),
+        epochs=4,
+        batch_size=16,
+        checkpoint_seconds=0,
+    )
+    for name, value in changes.items():
+        setattr(config, name, value)
+    return config

@@ -1,0 +1,106 @@
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+
+from tvae import app, config
+from tvae.config import UserError, conf_dir, resolve
+
+
+def composed(*overrides):
+    with initialize_config_dir(conf_dir(), version_base="1.3"):
+        return compose("config", list(overrides))
+
+
+def problems(*overrides):
+    with pytest.raises(UserError) as found:
+        resolve(composed(*overrides))
+    return found.value.problems
+
+
+GROUPS = [
+    f"{path.parent.name}={path.stem}"
+    for path in sorted(Path(conf_dir()).glob("*/*.yaml"))
+    if path.parent.name != "hydra"
+]
+
+
+@pytest.mark.parametrize("choice", GROUPS)
+def test_every_file_composes_and_passes_the_check(choice):
+    resolve(composed(choice))
+
+
+def test_an_experiment_sets_values_and_the_command_line_wins():
+    assert resolve(composed("experiment=bars")).lr.max != resolve(composed()).lr.max
+    assert resolve(composed("experiment=bars", "lr.max=0.5")).lr.max == 0.5
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["ea.n_parents=100"], "ea.n_parents=100: must be at most states.n_states=64"),
+        (["ea.n_children=9"], "ea.n_children=9: must be at most model.n_latents=8"),
+        (["ea.n_flips=9"], "ea.n_flips=9: must be at most model.n_latents=8"),
+        (["states.n_states=257"], "states.n_states=257: 8 latents have only 256 states"),
+        (["epochs=0"], "epochs=0: must be at least 1"),
+        (["lr.max=-1", "lr=constant"], "lr.max=-1.0: must be above 0"),
+        (["lr.min=1", "lr.max=0.1"], "lr.min=1.0: must be at most lr.max=0.1"),
+        (["batch_size=0"], "batch_size=0: must be at least 1"),
+        (["prune=1"], "prune=1.0: must be below 1"),
+        (["model.hidden=[8,0]"], "model.hidden=[8, 0]: must be at least 1"),
+        (["model.pi=1.5"], "model.pi=1.5: must be below 1"),
+        (["model.activation=sine"], "model.activation=sine: must be one of relu, "),
+        (["ea.selection=random"], "ea.selection=random: must be one of fitness, posterior, best, uniform"),
+        (["model.solver=exact"], "model.solver=exact: needs a linear decoder"),
+        (["device=tpu"], "device=tpu: must be one of auto, cpu, cuda, cuda:N, mps"),
+        (["device=cuda:99"], "device=cuda:99: this machine has"),
+        (["precision=float16"], "precision=float16: must be one of float32, float64"),
+        (["dataset.mean_bars=8"], "dataset.mean_bars=8.0: must be below the number of bars, 8"),
+        (["init_from=nowhere"], "init_from=nowhere: no checkpoint.pt there"),
+        (["+epoch=3"], "epoch: no such option; did you mean epochs?"),
+        (["+ea.n_parent=3"], "ea.n_parent: no such option; did you mean ea.n_parents?"),
+        (["model.n_latents=???"], "model.n_latents: no value was given"),
+    ],
+)
+def test_a_mistake_gets_one_clear_line(overrides, message):
+    (problem,) = problems(*overrides)
+    assert problem.startswith(message)
+
+
+def test_all_problems_are_listed_at_once():
+    assert len(problems("epochs=0", "batch_size=-1", "ea.n_parents=100", "device=tpu")) == 4
+    assert len(problems("+epoch=3", "+foo=1")) == 2
+
+
+def test_every_option_says_what_it_means():
+    def walk(schema):
+        for f in config.fields(schema):
+            if config.is_dataclass(f.type if not isinstance(f.type, str) else getattr(config, f.type, None)):
+                walk(getattr(config, f.type))
+            else:
+                assert f.metadata.get("meaning"), f"{schema.__name__}.{f.name}"
+
+    walk(config.Config)
+    walk(config.BarsConfig)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "name"),
+    [
+        ("", "default"),
+        ("dataset=bars,seed=0", "dataset=bars,seed=0"),
+        ("model.hidden=[8,8]", None),
+        ("x=../../etc", None),
+    ],
+)
+def test_a_run_name_is_one_path_component(overrides, name):
+    found = app.run_name(overrides)
+    assert found == (name or found)
+    assert Path(found).name == found
+    assert app.run_name(overrides + ",y=1") != found
+
+
+def test_long_run_names_are_cut_and_stay_different():
+    names = {app.run_name("a=" + "1" * 300 + end) for end in "ab"}
+    assert len(names) == 2
+    assert max(map(len, names)) < 200
