@@ -19,19 +19,18 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-import imageio.v3 as iio
 import numpy as np
 import torch
 from matplotlib.figure import Figure
 from omegaconf import OmegaConf
+from PIL import Image
 from scipy.optimize import linear_sum_assignment
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import Tensor
 
-from tvae import datasets
 from tvae.checkpoint import write_atomically
 from tvae.config import BarsConfig
-from tvae.datasets.bars import bar_images, inhibited_pairs
+from tvae.datasets.bars import bar_images, inhibited_pairs, make
 from tvae.initialise import load_model
 from tvae.model import Model, log_likelihood
 from tvae.report import as_grid, save_figure
@@ -100,7 +99,7 @@ def pair_likelihoods(run: Run) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     forbidden = {tuple(sorted(pair)) for pair in inhibited_pairs(size)}
     pairs = sorted(combinations(range(2 * size), 2), key=lambda pair: pair in forbidden)
     x = torch.stack([bars[a] + bars[b] for a, b in pairs])
-    truth = datasets.load(run.config).truth
+    truth = make(run.config).truth
     assert truth is not None
     inferred, true = (log_likelihood(m, x, all_states(m.n_latents).double()) for m in (run.model, truth))
     n_allowed = len(pairs) - len(forbidden)
@@ -110,7 +109,10 @@ def pair_likelihoods(run: Run) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 def draw_fields_over_epochs(run: Run, n_rows: int = 10) -> Figure:
     events = EventAccumulator(str(run.directory / "tensorboard"), {"images": 0}).Reload().Images("decoder")
     chosen = sorted({round(i) for i in np.geomspace(1, len(events), n_rows)})
-    rows = [(f"epoch {events[i - 1].step}", iio.imread(io.BytesIO(events[i - 1].encoded_image_string))) for i in chosen]
+    rows = [
+        (f"epoch {events[i - 1].step}", np.asarray(Image.open(io.BytesIO(events[i - 1].encoded_image_string))))
+        for i in chosen
+    ]
     rows.append(("true", (255 * as_grid(bar_images(run.config.size), (run.config.size,) * 2)).astype(np.uint8)))
     figure = Figure(figsize=(2 * len(rows), 2.4), layout="constrained")
     for axes, (title, picture) in zip(figure.subplots(1, len(rows)), rows, strict=True):
@@ -141,7 +143,7 @@ def draw_elbos(runs: list[Run], best: Run) -> Figure:
 @torch.no_grad()
 def draw_samples(run: Run) -> Figure:
     shape = (run.config.size, run.config.size)
-    data = datasets.load(run.config).data[:25]
+    data = make(run.config).data[:25]
     samples = run.model.sample(25, generator(0, "samples"))
     figure = Figure(figsize=(8, 4.2), layout="constrained")
     for axes, (title, x) in zip(

@@ -7,7 +7,7 @@ from conftest import small_config
 
 from tvae import datasets
 from tvae.config import BarsConfig, LrConfig, ModelConfig, StatesConfig
-from tvae.datasets import Dataset, Units, units_of
+from tvae.datasets import Dataset, Units, bars, units_of
 from tvae.fit import Fit, TrainingFailed
 from tvae.model import log_likelihood
 from tvae.states import all_states
@@ -27,7 +27,7 @@ def same(a, b):
 
 def test_training_raises_the_elbo():
     config = small_config(epochs=60, model=ModelConfig(n_latents=8, solver="exact", sigma2=None))
-    dataset = datasets.load(config.dataset)
+    dataset = datasets.load(config)
     reports = list(Fit(config, dataset, CPU).epochs())
     assert [r.epoch for r in reports] == list(range(1, 61))
     assert reports[-1].elbo > reports[0].elbo + 10
@@ -37,7 +37,7 @@ def test_training_raises_the_elbo():
 @pytest.mark.parametrize("solver", ["adam", "exact"])
 def test_stopping_anywhere_and_going_on_changes_nothing(solver):
     config = small_config(model=ModelConfig(n_latents=8, hidden=[] if solver == "exact" else [8], solver=solver))
-    dataset = datasets.load(config.dataset)
+    dataset = datasets.load(config)
     whole = Fit(config, dataset, CPU)
     expected = [r.elbo for r in whole.epochs()]
     for stop_after in (0, 1, 4, 7):
@@ -53,7 +53,7 @@ def test_stopping_anywhere_and_going_on_changes_nothing(solver):
 
 def test_same_seed_same_result_other_seed_another():
     config = small_config()
-    dataset = datasets.load(config.dataset)
+    dataset = datasets.load(config)
     elbos = []
     for seed in (0, 0, 1):
         config.seed = seed
@@ -66,7 +66,7 @@ def test_standardising_changes_units_and_nothing_else():
     config = small_config(epochs=3, precision="float64")
     config.model.sigma2 = None
     config.dataset.standardise = True
-    dataset = datasets.load(config.dataset)
+    dataset = datasets.load(config)
     scaled = Dataset(1000 + 50 * dataset.data, dataset.shape)
     plain, other = (list(Fit(config, d, CPU).epochs()) for d in (dataset, scaled))
     n_values = dataset.data.shape[1]
@@ -79,7 +79,7 @@ def test_the_reported_elbo_is_that_of_the_data_in_their_own_units():
     """Exact posterior, fixed parameters: the ELBO is the log-likelihood of a model in the data's units."""
     config = small_config(epochs=1, precision="float64", states=StatesConfig(n_states=256), batch_size=60)
     config.dataset.standardise = True
-    dataset = datasets.load(config.dataset)
+    dataset = datasets.load(config)
     fit = Fit(config, dataset, CPU)
     units, model = fit.units, fit.model
     data = dataset.data.double()
@@ -94,7 +94,7 @@ def test_the_reported_elbo_is_that_of_the_data_in_their_own_units():
 def test_missing_values_change_nothing_but_their_own():
     """What stands in place of unobserved values does not matter, and sigma2 counts the observed ones alone."""
     config = small_config(epochs=3, dataset=BarsConfig(n_points=60, standardise=True))
-    dataset = datasets.load(config.dataset)
+    dataset = datasets.load(config)
     observed = torch.rand(dataset.data.shape, generator=torch.Generator().manual_seed(0)) < 0.7
     results = []
     for filler in (0.0, float("nan"), 1e6):
@@ -114,7 +114,7 @@ def test_units_of_the_observed_values():
 def test_initial_parameters(sigma2):
     config = small_config(model=ModelConfig(n_latents=8, hidden=[8], sigma2=sigma2))
     config.dataset.standardise = True
-    dataset = datasets.load(config.dataset)
+    dataset = datasets.load(config)
     model = Fit(config, dataset, CPU).model
     variance = dataset.data.var(correction=0).item()
     assert model.sigma2.item() == pytest.approx(1.0 if sigma2 is None else sigma2 / variance, rel=1e-5)
@@ -125,31 +125,31 @@ def test_initial_parameters(sigma2):
 def test_a_diverging_run_says_so():
     config = small_config(lr=LrConfig("constant", max=1e30), epochs=20)
     with pytest.raises(TrainingFailed, match="ELBO became"):
-        list(Fit(config, datasets.load(config.dataset), CPU).epochs())
+        list(Fit(config, datasets.load(config), CPU).epochs())
 
 
 def test_double_precision():
     config = small_config(precision="float64")
-    fit = Fit(config, datasets.load(config.dataset), CPU)
+    fit = Fit(config, datasets.load(config), CPU)
     list(fit.epochs())
     assert {p.dtype for p in (*fit.model.parameters(), *fit.model.buffers())} == {torch.float64}
 
 
 def test_bars_are_what_they_should_be():
-    dataset = datasets.load(BarsConfig(n_points=20000))
+    dataset = bars.make(BarsConfig(n_points=20000))
     truth = dataset.truth
     mean = truth.pi @ truth.decoder.weights[0]
     torch.testing.assert_close(dataset.data.mean(0), mean.detach(), atol=0.02, rtol=0)
     entropy_bound = known_facts(dataset)["log_likelihood_true"]
-    other = datasets.load(BarsConfig(n_points=2000, seed=1))
-    wrong = datasets.load(BarsConfig(sigma2=0.02)).truth
+    other = bars.make(BarsConfig(n_points=2000, seed=1))
+    wrong = bars.make(BarsConfig(sigma2=0.02)).truth
     z = all_states(8).double()
     assert log_likelihood(truth, other.data, z).mean().item() == pytest.approx(entropy_bound, abs=0.3)
     assert log_likelihood(wrong, other.data, z).mean().item() < entropy_bound - 1
 
 
 def test_correlated_bars_exclude_each_other():
-    truth = datasets.load(BarsConfig(correlated=True)).truth
+    truth = bars.make(BarsConfig(correlated=True)).truth
     z = torch.zeros(4, 8, dtype=torch.float64)
     z[0, [0, 1]] = z[1, [7, 6]] = z[2, [0, 2]] = 1
     z[3, 0] = 1
@@ -160,4 +160,4 @@ def test_correlated_bars_exclude_each_other():
 
 
 def test_no_images_that_differ_between_seeds_of_the_run():
-    assert torch.equal(datasets.load(BarsConfig()).data, datasets.load(BarsConfig()).data)
+    assert torch.equal(bars.make(BarsConfig()).data, bars.make(BarsConfig()).data)

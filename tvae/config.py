@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import math
 import os
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 
 from tvae.decoder import ACTIVATIONS
 from tvae.evolution import MUTATIONS, SELECTIONS
+from tvae.patches import AVERAGES
 
 EXACT_LATENTS_MAX = 20  # 2^20 states of a data point are as many as can be listed
 
@@ -54,6 +56,17 @@ class BarsConfig(DatasetConfig):
     sigma2: float = option(0.01, "variance of the noise", gt=0)
     correlated: bool = option(False, "the first bar suppresses the second, the last one the last but one")
     seed: int = option(0, "of the images; apart from the run's seed, so that runs see the same data", ge=0)
+
+
+@dataclass
+class ImageConfig(DatasetConfig):
+    name: str = option(
+        MISSING, "the picture, or file: the one in `image`", choices=("house", "barbara", "castle", "camera", "file")
+    )
+    patch_size: int = option(8, "pixels along a side of a patch", ge=1)
+    stride: int = option(1, "pixels between the patches that are averaged into the restored image", ge=1)
+    train_stride: int = option(1, "pixels between the patches that are trained on", ge=1)
+    average: str = option("uniform", "how overlapping patches are weighted: all alike, or by centre", choices=AVERAGES)
 
 
 @dataclass
@@ -103,6 +116,15 @@ class Config:
     states: StatesConfig = field(default_factory=StatesConfig)
     ea: EaConfig = MISSING
     lr: LrConfig = MISSING
+    noise: Optional[float] = option(
+        None, "standard deviation of noise added to the image, in grey levels of 0..255", ge=0, lt=math.inf
+    )
+    missing: Optional[float] = option(None, "fraction of the image's pixels that is dropped", ge=0, lt=1)
+    corruption_seed: int = option(0, "of noise and missing pixels; apart from the run's seed", ge=0)
+    image: Optional[str] = option(None, "PNG, JPEG or TIFF file to restore, instead of the data set's own picture")
+    clean: Optional[str] = option(None, "file with the clean version of `image`, to compare with")
+    mask: Optional[str] = option(None, "file of the image's size, nonzero where a pixel is missing")
+    data_dir: Optional[str] = option(None, "folder of the named pictures; null: the one in TVAE_DATA_DIR, if any")
     epochs: int = option(100, "visits of all data points", ge=1)
     batch_size: int = option(32, "data points in a minibatch", ge=1)
     prune: float = option(1e-3, "share of q left out of the M-step, 0: exact", ge=0, lt=1)
@@ -123,6 +145,7 @@ def register() -> None:
     for group, schema in (("dataset", DatasetConfig), ("model", ModelConfig), ("ea", EaConfig), ("lr", LrConfig)):
         store.store(group=f"schema/{group}", name="base", node=schema)
     store.store(group="schema/dataset", name="bars", node=BarsConfig)
+    store.store(group="schema/dataset", name="image", node=ImageConfig)
 
 
 def conf_dir() -> str:
@@ -220,7 +243,26 @@ def _inconsistent(config: Config) -> list[str]:
         wrong[f"dataset.mean_bars={config.dataset.mean_bars}: must be below the number of bars, {n_bars}"] = (
             config.dataset.mean_bars >= n_bars
         )
-    return [problem for problem, is_wrong in wrong.items() if is_wrong] + _wrong_device(config.device)
+    problems = [problem for problem, is_wrong in wrong.items() if is_wrong]
+    return problems + _wrong_image(config) + _wrong_device(config.device)
+
+
+def _wrong_image(config: Config) -> list[str]:
+    """What does not go together in the options about images."""
+    dataset = config.dataset
+    if not isinstance(dataset, ImageConfig):
+        given = [name for name in ("noise", "missing", "image", "clean", "mask") if getattr(config, name) is not None]
+        return [f"{name}={getattr(config, name)}: dataset={dataset.name} is no image" for name in given]
+    wrong = {
+        "image: no value was given; dataset=file needs it": dataset.name == "file" and config.image is None,
+        f"clean={config.clean}: goes with image=FILE; {dataset.name} itself is clean": (
+            config.clean is not None and config.image is None and dataset.name != "file"
+        ),
+        f"dataset.stride={dataset.stride}: must be at most dataset.patch_size={dataset.patch_size}": (
+            dataset.stride > dataset.patch_size
+        ),
+    }
+    return [problem for problem, is_wrong in wrong.items() if is_wrong]
 
 
 def _wrong_device(name: str) -> list[str]:

@@ -21,6 +21,7 @@ from tvae.config import flat
 from tvae.fit import Epoch, Fit
 
 METRICS = ("psnr", "psnr_input", "ssim")  # null where no clean image is known
+BETWEEN = (0.2, 0.35, 0.6)  # colour between the pictures of a grid
 
 
 class Report:
@@ -41,7 +42,7 @@ class Report:
         self.writer.add_histogram("pi", self.fit.model.pi.cpu(), epoch.epoch)
         if epoch.epoch == 1 or epoch.epoch % self.fit.config.picture_every == 0:
             self.writer.add_image(
-                "decoder", as_grid(one_hot_outputs(self.fit), self.shape), epoch.epoch, dataformats="HW"
+                "decoder", as_grid(one_hot_outputs(self.fit), self.shape), epoch.epoch, dataformats="HWC"
             )
 
     def metrics(self, status: str) -> dict[str, Any]:
@@ -96,16 +97,17 @@ def one_hot_outputs(fit: Fit) -> torch.Tensor:
 
 
 def as_grid(rows: torch.Tensor, shape: tuple[int, ...], columns: int | None = None) -> np.ndarray:
-    """(H, D) -> one grey picture in [0, 1] of all H, on a common scale around zero = middle grey."""
+    """(H, D) -> one RGB picture in [0, 1] of all H, on a common grey scale around zero = middle grey, blue between."""
     height, width = shape[:2]
     pictures = rows.reshape(len(rows), height, width, -1).mean(-1).numpy()
     columns = columns or math.ceil(math.sqrt(len(rows)))
     n_rows = math.ceil(len(rows) / columns)
     scale = max(float(np.abs(pictures).max()), 1e-12)
-    grid = np.ones((n_rows * (height + 1) + 1, columns * (width + 1) + 1), dtype=np.float32)
+    grid = np.empty((n_rows * (height + 1) + 1, columns * (width + 1) + 1, 3), dtype=np.float32)
+    grid[:] = BETWEEN
     for i, picture in enumerate(pictures):
         top, left = (i // columns) * (height + 1) + 1, (i % columns) * (width + 1) + 1
-        grid[top : top + height, left : left + width] = 0.5 + 0.5 * picture / scale
+        grid[top : top + height, left : left + width] = 0.5 + 0.5 * picture[..., None] / scale
     return grid
 
 
@@ -113,7 +115,7 @@ def draw_decoder(fit: Fit, shape: tuple[int, ...]) -> Figure:
     order = fit.model.pi.cpu().argsort(descending=True)
     figure = Figure(figsize=(6, 6), layout="constrained")
     axes = figure.add_subplot()
-    axes.imshow(as_grid(one_hot_outputs(fit)[order], shape), cmap="gray", vmin=0, vmax=1)
+    axes.imshow(as_grid(one_hot_outputs(fit)[order], shape))
     axes.set_title("what each latent adds to the output, most used first")
     axes.set_axis_off()
     return figure

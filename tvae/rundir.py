@@ -20,7 +20,7 @@ from tvae.config import Config, UserError, flat
 # Everything a run may write; nothing else in the directory is ever touched.
 OUTPUTS = ("config.yaml", "metrics.json", "history.csv", NAME, PREVIOUS, "run.log", "figures", "tensorboard")
 # Options that do not change the result, so that a run may go on with others.
-FREE = ("restart", "device", "threads", "checkpoint_seconds")
+FREE = ("restart", "device", "threads", "checkpoint_seconds", "data_dir")
 
 
 class RunDirectory:

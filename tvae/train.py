@@ -28,7 +28,7 @@ log = logging.getLogger("tvae.train")
 
 def train(config: Config, path: Path) -> dict[str, Any]:
     """Train in the run directory `path`, going on where an earlier run stopped; returns what metrics.json holds."""
-    dataset = datasets.load(config.dataset)
+    dataset = datasets.load(config)
     directory = RunDirectory(path, config)
     try:
         done = directory.metrics()

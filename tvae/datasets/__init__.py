@@ -8,11 +8,28 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from tvae.config import BarsConfig, DatasetConfig, UserError
+from tvae.config import BarsConfig, Config, ImageConfig, UserError
+from tvae.images import Image
 from tvae.model import Model
+
+
+@dataclass(frozen=True, eq=False)
+class Picture:
+    """An image to be restored, in its own units, and how its patches were cut."""
+
+    image: Image  # as read: how a result is to be written
+    noisy: np.ndarray  # (H, W, C) float64: what the patches are from; 0 where missing
+    clean: np.ndarray | None  # (H, W, C) float64, where it is known
+    missing: np.ndarray | None  # (H, W) bool; None: nothing is missing
+    peak: float  # for PSNR and SSIM
+    patch_size: int
+    stride: int  # between the patches that are averaged into the restored image
+    train_stride: int  # between the patches trained on
+    average: str  # weights of that average, see `patches.patch_weights`
 
 
 @dataclass(frozen=True)
@@ -21,6 +38,7 @@ class Dataset:
     shape: tuple[int, ...]  # of one data point as a picture
     observed: Tensor | None = None  # (N, D) bool: which values are known; None: all
     truth: Model | None = None  # the generating parameters, where they are known
+    picture: Picture | None = None  # the image the data are patches of
 
 
 @dataclass(frozen=True)
@@ -41,16 +59,20 @@ class Units:
         return elbo - n_observed * math.log(self.std)
 
 
-def load(config: DatasetConfig) -> Dataset:
-    if isinstance(config, BarsConfig):
+def load(config: Config) -> Dataset:
+    if isinstance(config.dataset, BarsConfig):
         from tvae.datasets import bars
 
-        dataset = bars.make(config)
+        dataset = bars.make(config.dataset)
+    elif isinstance(config.dataset, ImageConfig):
+        from tvae.datasets import images
+
+        dataset = images.make(config)
     else:
-        raise UserError(f"dataset.name={config.name}: no such data set")
+        raise UserError(f"dataset.name={config.dataset.name}: no such data set")
     known = dataset.data if dataset.observed is None else dataset.data[dataset.observed]
     if not torch.isfinite(known).all():
-        raise UserError(f"dataset={config.name}: the data hold NaN or infinite values")
+        raise UserError(f"dataset={config.dataset.name}: the data hold NaN or infinite values")
     return dataset
 
 
