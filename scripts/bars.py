@@ -109,14 +109,12 @@ def pair_likelihoods(run: Run) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 def draw_fields_over_epochs(run: Run, n_rows: int = 10) -> Figure:
     events = EventAccumulator(str(run.directory / "tensorboard"), {"images": 0}).Reload().Images("decoder")
     chosen = sorted({round(i) for i in np.geomspace(1, len(events), n_rows)})
-    rows = [
-        (f"epoch {events[i - 1].step}", np.asarray(Image.open(io.BytesIO(events[i - 1].encoded_image_string))))
-        for i in chosen
-    ]
-    rows.append(("true", (255 * as_grid(bar_images(run.config.size), (run.config.size,) * 2)).astype(np.uint8)))
+    shown = [events[i - 1] for i in chosen]
+    rows = [(f"epoch {event.step}", np.asarray(Image.open(io.BytesIO(event.encoded_image_string)))) for event in shown]
+    rows.append(("true", as_grid(bar_images(run.config.size), (run.config.size, run.config.size))))
     figure = Figure(figsize=(2 * len(rows), 2.4), layout="constrained")
     for axes, (title, picture) in zip(figure.subplots(1, len(rows)), rows, strict=True):
-        axes.imshow(picture, cmap="gray", vmin=0, vmax=255)
+        axes.imshow(picture)
         axes.set_title(title)
         axes.set_axis_off()
     figure.suptitle("what each latent adds to the decoder's output")
@@ -149,7 +147,7 @@ def draw_samples(run: Run) -> Figure:
     for axes, (title, x) in zip(
         figure.subplots(1, 2), (("data", data), ("samples from the model", samples)), strict=True
     ):
-        axes.imshow(as_grid(x, shape), cmap="gray", vmin=0, vmax=1)
+        axes.imshow(as_grid(x, shape))
         axes.set_title(title)
         axes.set_axis_off()
     return figure

@@ -27,7 +27,7 @@ GROUPS = [
 
 @pytest.mark.parametrize("choice", GROUPS)
 def test_every_file_composes_and_passes_the_check(choice):
-    resolve(composed(choice))
+    resolve(composed(choice, *(["image=picture.png"] if choice == "dataset=file" else [])))
 
 
 def test_an_experiment_sets_values_and_the_command_line_wins():
