@@ -31,9 +31,9 @@ from torch import Tensor
 from tvae.checkpoint import write_atomically
 from tvae.config import BarsConfig
 from tvae.datasets.bars import bar_images, inhibited_pairs, make
+from tvae.figures import as_grid, save_figure
 from tvae.initialise import load_model
 from tvae.model import Model, log_likelihood
-from tvae.report import as_grid, save_figure
 from tvae.states import all_states
 from tvae.streams import generator
 

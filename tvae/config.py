@@ -58,12 +58,13 @@ class BarsConfig(DatasetConfig):
     seed: int = option(0, "of the images; apart from the run's seed, so that runs see the same data", ge=0)
 
 
+PICTURES = ("house", "barbara", "castle", "camera", "file")
+
+
 @dataclass
 class ImageConfig(DatasetConfig):
-    name: str = option(
-        MISSING, "the picture, or file: the one in `image`", choices=("house", "barbara", "castle", "camera", "file")
-    )
-    patch_size: int = option(8, "pixels along a side of a patch", ge=1)
+    name: str = option(MISSING, "the picture, or file: the one in `image`", choices=PICTURES)
+    patch_size: Optional[int] = option(None, "pixels along a side of a patch; null: by the noise", ge=1)
     stride: int = option(1, "pixels between the patches that are averaged into the restored image", ge=1)
     train_stride: int = option(1, "pixels between the patches that are trained on", ge=1)
     average: str = option("uniform", "how overlapping patches are weighted: all alike, or by centre", choices=AVERAGES)
@@ -71,8 +72,8 @@ class ImageConfig(DatasetConfig):
 
 @dataclass
 class ModelConfig:
-    n_latents: int = option(MISSING, "H", ge=1)
-    hidden: list[int] = option([], "units of each hidden layer; none: a linear decoder", ge=1)
+    n_latents: Optional[int] = option(None, "H; null: by the data", ge=1)
+    hidden: Optional[list[int]] = option(None, "units of each hidden layer, []: linear; null: one of n_latents", ge=1)
     activation: str = option("relu", "of the hidden layers", choices=tuple(ACTIVATIONS))
     pi: Optional[float] = option(None, "prior at the start; null: 1/H", gt=0, lt=1)
     sigma2: Optional[float] = option(
@@ -125,7 +126,8 @@ class Config:
     clean: Optional[str] = option(None, "file with the clean version of `image`, to compare with")
     mask: Optional[str] = option(None, "file of the image's size, nonzero where a pixel is missing")
     data_dir: Optional[str] = option(None, "folder of the named pictures; null: the one in TVAE_DATA_DIR, if any")
-    epochs: int = option(100, "visits of all data points", ge=1)
+    run: Optional[str] = option(None, "denoise and inpaint: run directory to restore from, instead of training")
+    epochs: Optional[int] = option(None, "visits of all data points; null: by the data", ge=1)
     batch_size: int = option(32, "data points in a minibatch", ge=1)
     prune: float = option(1e-3, "share of q left out of the M-step, 0: exact", ge=0, lt=1)
     seed: int = option(0, "of weights, initial states and search", ge=0)
@@ -133,9 +135,14 @@ class Config:
     device: str = option("auto", "auto, cpu, cuda, cuda:N or mps")
     threads: Optional[int] = option(None, "of the CPU; null: one for small models, else all cores", ge=1)
     init_from: Optional[str] = option(None, "run directory whose parameters and states this run starts from")
+    restore_every: int = option(10, "epochs between restorations of the image while training", ge=1)
+    restore_rounds: int = option(2, "E-steps with fixed parameters before the last restoration", ge=0)
     picture_every: int = option(10, "epochs between pictures of the decoder", ge=1)
     checkpoint_seconds: float = option(30.0, "time between checkpoints, 0: after every epoch", ge=0)
     restart: bool = option(False, "throw away what the run directory holds and start over")
+
+
+DATASETS: dict[str, type[DatasetConfig]] = {"bars": BarsConfig} | dict.fromkeys(PICTURES, ImageConfig)
 
 
 def register() -> None:
@@ -163,9 +170,23 @@ def resolve(cfg: DictConfig) -> Config:
         raise UserError(*unknown, *missing)
     config = OmegaConf.to_object(cfg)
     assert isinstance(config, Config)
-    problems = [*_out_of_range(config, ""), *_inconsistent(config)]
+    if isinstance(config.dataset, ImageConfig) and config.image is not None:
+        config.dataset.name = "file"
+    problems = _out_of_range(config, "") + inconsistencies(config) + _wrong_image(config) + _wrong_device(config.device)
     if problems:
         raise UserError(*problems)
+    return config
+
+
+def read_config(path: Path) -> Config:
+    """What an earlier run wrote as its config.yaml."""
+    try:
+        written = OmegaConf.load(path)
+        schema = OmegaConf.structured(Config(dataset=DATASETS[written.dataset.name]()))
+        config = OmegaConf.to_object(OmegaConf.merge(schema, written))
+    except Exception as error:  # missing, not YAML, or of another version
+        raise UserError(f"{path}: not readable as the configuration of a run") from error
+    assert isinstance(config, Config)
     return config
 
 
@@ -221,19 +242,17 @@ def _out_of_range(config: Any, path: str) -> list[str]:
     return problems
 
 
-def _inconsistent(config: Config) -> list[str]:
+def inconsistencies(config: Config) -> list[str]:
+    """Values that do not go together; options that are still open (null) go with everything."""
     model, ea, lr, n_states = config.model, config.ea, config.lr, config.states.n_states
+    n_latents = model.n_latents or 62
     wrong = {
-        f"states.n_states={n_states}: {model.n_latents} latents have only {2**model.n_latents} states": (
-            model.n_latents < 63 and n_states > 2**model.n_latents
-        ),
+        f"states.n_states={n_states}: {n_latents} latents have only {2**n_latents} states": n_states > 2**n_latents,
         f"ea.n_parents={ea.n_parents}: must be at most states.n_states={n_states}": ea.n_parents > n_states,
-        f"ea.n_children={ea.n_children}: must be at most model.n_latents={model.n_latents}": (
-            ea.n_children > model.n_latents
-        ),
-        f"ea.n_flips={ea.n_flips}: must be at most model.n_latents={model.n_latents}": ea.n_flips > model.n_latents,
+        f"ea.n_children={ea.n_children}: must be at most model.n_latents={n_latents}": ea.n_children > n_latents,
+        f"ea.n_flips={ea.n_flips}: must be at most model.n_latents={n_latents}": ea.n_flips > n_latents,
         f"lr.min={lr.min}: must be at most lr.max={lr.max}": lr.kind == "cyclic" and lr.min > lr.max,
-        "model.solver=exact: needs a linear decoder (model=linear)": model.solver == "exact" and bool(model.hidden),
+        "model.solver=exact: needs a linear decoder (model=linear)": model.solver == "exact" and model.hidden != [],
         f"init_from={config.init_from}: no checkpoint.pt there": (
             config.init_from is not None and not (Path(config.init_from) / "checkpoint.pt").is_file()
         ),
@@ -243,8 +262,7 @@ def _inconsistent(config: Config) -> list[str]:
         wrong[f"dataset.mean_bars={config.dataset.mean_bars}: must be below the number of bars, {n_bars}"] = (
             config.dataset.mean_bars >= n_bars
         )
-    problems = [problem for problem, is_wrong in wrong.items() if is_wrong]
-    return problems + _wrong_image(config) + _wrong_device(config.device)
+    return [problem for problem, is_wrong in wrong.items() if is_wrong]
 
 
 def _wrong_image(config: Config) -> list[str]:
@@ -259,7 +277,7 @@ def _wrong_image(config: Config) -> list[str]:
             config.clean is not None and config.image is None and dataset.name != "file"
         ),
         f"dataset.stride={dataset.stride}: must be at most dataset.patch_size={dataset.patch_size}": (
-            dataset.stride > dataset.patch_size
+            dataset.patch_size is not None and dataset.stride > dataset.patch_size
         ),
     }
     return [problem for problem, is_wrong in wrong.items() if is_wrong]
@@ -282,6 +300,8 @@ def choose_threads(config: Config, n_outputs: int) -> int:
     """Waking a second thread costs more than it brings where a batch is little work (measured on bars)."""
     if config.threads is not None:
         return config.threads
+    assert config.model.n_latents is not None
+    assert config.model.hidden is not None
     sizes = [config.model.n_latents, *config.model.hidden, n_outputs]
     n_products = sum(a * b for a, b in itertools.pairwise(sizes))
     return 1 if config.batch_size * config.states.n_states * n_products < 2e6 else os.cpu_count() or 1

@@ -55,31 +55,40 @@ class Fit:
         self.config = config
         self.dtype: torch.dtype = getattr(torch, config.precision)
         self.units = units_of(dataset, config.dataset.standardise)
-        data = self.units.to_model(dataset.data.double())
-        self.observed = None if dataset.observed is None else dataset.observed.to(device)
-        self.data = (data if dataset.observed is None else data.where(dataset.observed, 0)).to(device, self.dtype)
+        self.device = device
+        self.data, self.observed = self.to_model(dataset.data, dataset.observed)
         self.model = make_model(config, dataset, self.units).to(device, self.dtype)
-        self.states = make_states(config, self.model.pi.cpu().double(), len(data)).to(device)
+        self.states = make_states(config, self.model.pi.cpu().double(), len(self.data)).to(device)
         parameters = list(self.model.decoder.parameters())
         rate = config.lr.min if config.lr.kind == "cyclic" else config.lr.max
         self.optimiser = torch.optim.Adam(parameters, lr=rate, fused=device.type in ("cpu", "cuda"))
-        self.n_batches = math.ceil(len(data) / config.batch_size)
+        self.n_batches = math.ceil(len(self.data) / config.batch_size)
         self.schedule = make_schedule(self.optimiser, config.lr, self.n_batches)
+        assert config.epochs is not None
+        self.n_epochs = config.epochs
         self.epoch = 0  # epochs done
         self.batch = 0  # batches done in the epoch under way
         self.seconds = 0.0  # spent in the epoch under way
         self.totals = self._new_totals()
 
+    def to_model(self, data: Tensor, observed: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Data in their own units as the model sees them, zero where they are not observed."""
+        x = self.units.to_model(data).to(self.device, self.dtype)
+        if observed is None:
+            return x, None
+        observed = observed.to(self.device)
+        return x.where(observed, 0), observed
+
     def _new_totals(self) -> Totals:
         return Totals(self.model, self.config.model.solver == "exact", self.observed is not None)
 
     def epochs(self, stop: Callable[[], bool] = lambda: False) -> Iterator[Epoch]:
-        """Train up to `config.epochs`; `stop` is asked before each batch, and ends the training early."""
-        while self.epoch < self.config.epochs:
+        """Train up to `n_epochs`; `stop` is asked before each batch, and ends the training early."""
+        while self.epoch < self.n_epochs:
             started = time.perf_counter()
             seed = derive(self.config.seed, "search", self.epoch)
             order = torch.randperm(len(self.data), generator=generator(self.config.seed, "order", self.epoch))
-            order = order.to(self.data.device)
+            order = order.to(self.device)
             while self.batch < self.n_batches and not stop():
                 start = self.batch * self.config.batch_size
                 self.visit(order[start : start + self.config.batch_size], seed)
@@ -150,12 +159,14 @@ class Fit:
         self.optimiser.load_state_dict(content["optimiser"])
         self.schedule.load_state_dict(dict(content["schedule"]))
         self.epoch, self.batch, self.seconds = content["epoch"], content["batch"], content["seconds"]
-        self.totals.sums = {name: value.to(self.data.device) for name, value in content["totals"].items()}
+        self.totals.sums = {name: value.to(self.device) for name, value in content["totals"].items()}
 
 
 def make_model(config: Config, dataset: Dataset, units: Units) -> Model:
     """Theta at the start: Glorot weights, zero biases, `pi` and `sigma2` as configured."""
     wanted = config.model
+    assert wanted.n_latents is not None
+    assert wanted.hidden is not None
     rng = generator(config.seed, "weights")
     decoder = Decoder(wanted.n_latents, wanted.hidden, dataset.data.shape[1], wanted.activation, rng)
     pi = torch.full((wanted.n_latents,), wanted.pi or 1 / wanted.n_latents, dtype=torch.float64)

@@ -18,7 +18,8 @@ from tvae.checkpoint import NAME, PREVIOUS, write_atomically
 from tvae.config import Config, UserError, flat
 
 # Everything a run may write; nothing else in the directory is ever touched.
-OUTPUTS = ("config.yaml", "metrics.json", "history.csv", NAME, PREVIOUS, "run.log", "figures", "tensorboard")
+PICTURES = ("input.png", "restored.png", "restored.tiff", "uncertainty.png", "uncertainty.tiff")
+OUTPUTS = ("config.yaml", "metrics.json", "history.csv", NAME, PREVIOUS, "run.log", "figures", "tensorboard", *PICTURES)
 # Options that do not change the result, so that a run may go on with others.
 FREE = ("restart", "device", "threads", "checkpoint_seconds", "data_dir")
 
@@ -86,10 +87,11 @@ class RunDirectory:
                 "name another hydra.run.dir, or restart=true to start over"
             )
 
-    def metrics(self) -> dict[str, Any] | None:
-        """What an earlier run of this configuration reported, if it did."""
-        path = self.path / "metrics.json"
-        try:
-            return json.loads(path.read_text())
-        except (OSError, ValueError):
-            return None
+
+def read_metrics(path: Path) -> dict[str, Any] | None:
+    """What a run reported, if it did."""
+    try:
+        content = json.loads((path / "metrics.json").read_text())
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None

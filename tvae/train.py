@@ -1,4 +1,4 @@
-"""`python -m tvae.train`: train a model on a data set."""
+"""`python -m tvae.train`: train a model on a data set; where the data are patches of an image, restore it as well."""
 
 from __future__ import annotations
 
@@ -16,34 +16,43 @@ from tqdm.contrib.logging import logging_redirect_tqdm
 from tvae import app, checkpoint, datasets
 from tvae.config import Config, choose_device, choose_threads, conf_dir
 from tvae.datasets import Dataset
+from tvae.figures import draw_comparison, save_figure
 from tvae.fit import Epoch, Fit
+from tvae.images import to_output, to_png, write_image, write_tiff
 from tvae.initialise import start_from_run
 from tvae.model import log_likelihood
+from tvae.recipe import complete
 from tvae.report import Report
-from tvae.rundir import RunDirectory
+from tvae.restore import Restored, quality, restore, warn_of_blind_patches
+from tvae.rundir import RunDirectory, read_metrics
 from tvae.states import all_states
 
 log = logging.getLogger("tvae.train")
 
 
-def train(config: Config, path: Path) -> dict[str, Any]:
-    """Train in the run directory `path`, going on where an earlier run stopped; returns what metrics.json holds."""
+def train(config: Config, path: Path, keep_observed: bool | None = None) -> dict[str, Any]:
+    """Train in the run directory `path`, going on where an earlier run stopped; returns what metrics.json holds.
+
+    `keep_observed`: of an incomplete image, restore only the missing pixels; None: unless noise was added.
+    """
+    if keep_observed is None:
+        keep_observed = config.noise is None
+    config = complete(config)
     dataset = datasets.load(config)
     directory = RunDirectory(path, config)
     try:
-        done = directory.metrics()
+        done = read_metrics(path)
         if done is not None and done.get("status") == "finished":
             log.info("%s is finished already; restart=true starts over", path)
             return done
         with app.log_to_file(path / "run.log"):
-            return _train(config, path, dataset)
+            return _train(config, path, dataset, keep_observed)
     finally:
         directory.release()
 
 
-def _train(config: Config, path: Path, dataset: Dataset) -> dict[str, Any]:
-    torch.set_num_threads(choose_threads(config, dataset.data.shape[1]))
-    fit = Fit(config, dataset, choose_device(config))
+def _train(config: Config, path: Path, dataset: Dataset, keep_observed: bool) -> dict[str, Any]:
+    fit = make_fit(config, dataset)
     history: list[dict[str, Any]] = []
     saved = checkpoint.load_newest(path)
     if saved is not None:
@@ -53,7 +62,8 @@ def _train(config: Config, path: Path, dataset: Dataset) -> dict[str, Any]:
     elif config.init_from is not None:
         start_from_run(fit, Path(config.init_from))
     report = Report(path, fit, dataset.shape, history)
-    report.facts = known_facts(dataset)
+    report.facts |= known_facts(config, dataset)
+    warn_of_blind_patches(fit)
 
     def save() -> float:
         checkpoint.save(path, {"fit": fit.state_dict(), "history": report.history})
@@ -65,35 +75,92 @@ def _train(config: Config, path: Path, dataset: Dataset) -> dict[str, Any]:
             saved_at = time.monotonic()
             with tqdm(initial=fit.epoch, total=config.epochs, unit="epoch", disable=None) as bar:
                 for epoch in fit.epochs(stop):
-                    report.add_epoch(epoch)
-                    _show(epoch, bar, config.epochs)
+                    found = _restore_now_and_then(fit, dataset, report, keep_observed)
+                    report.add_epoch(epoch, found)
+                    _show(epoch, found, bar, config)
                     due = time.monotonic() - saved_at >= config.checkpoint_seconds
-                    if due and epoch.epoch < config.epochs:
+                    if due and fit.epoch < fit.n_epochs:
                         saved_at = save()
             save()
     except BaseException:
         report.write("failed")
         raise
-    if fit.epoch < config.epochs:
+    if fit.epoch < fit.n_epochs:
         raise app.Interrupted(f"interrupted in epoch {fit.epoch + 1}; the same command goes on from there")
+    if dataset.picture is not None:
+        report.facts |= restore_to(path, fit, dataset, keep_observed)
     metrics = report.finish()
-    log.info("finished: ELBO %.4f, sigma %.4g; results in %s", metrics["elbo"], metrics["sigma"], path)
+    log.info("%s", _summary(metrics, path))
     return metrics
 
 
-def _show(epoch: Epoch, bar: tqdm, n_epochs: int) -> None:
-    bar.set_postfix({"ELBO": f"{epoch.elbo:.3f}", "sigma": f"{epoch.sigma:.4g}"}, refresh=False)
+def make_fit(config: Config, dataset: Dataset) -> Fit:
+    """Training at its start, on the device and with the threads that fit the work."""
+    torch.set_num_threads(choose_threads(config, dataset.data.shape[1]))
+    return Fit(config, dataset, choose_device(config))
+
+
+def _restore_now_and_then(fit: Fit, dataset: Dataset, report: Report, keep_observed: bool) -> dict[str, float | None]:
+    """Every `restore_every` epochs: how good the image is by now, and the image for TensorBoard."""
+    if dataset.picture is None:
+        return {}
+    if fit.epoch % fit.config.restore_every:
+        return {"psnr": None, "ssim": None}
+    restored = restore(fit, dataset.picture, keep_observed, n_rounds=0)
+    report.add_picture(to_png(restored.pixels, dataset.picture.image))
+    found = quality(restored, dataset.picture)
+    return {"psnr": found["psnr"], "ssim": found["ssim"]}
+
+
+def restore_to(path: Path, fit: Fit, dataset: Dataset, keep_observed: bool) -> dict[str, Any]:
+    """Restore the image, write it to the run directory, and return what is to be said about it."""
+    picture = dataset.picture
+    assert picture is not None
+    restored = restore(fit, picture, keep_observed, fit.config.restore_rounds)
+    found = quality(restored, picture)
+    write_image(path / "input.png", to_png(picture.noisy, picture.image))
+    write_image(path / "restored.png", to_png(restored.pixels, picture.image))
+    if picture.image.dtype.kind == "f":
+        write_image(path / "restored.tiff", to_output(restored.pixels, picture.image))
+    scale = write_uncertainty(path, restored)
+    save_figure(path / "figures" / "comparison.png", draw_comparison(picture, restored, found))
+    return {**found, "uncertainty_scale": scale}
+
+
+def write_uncertainty(path: Path, restored: Restored) -> float:
+    """The uncertainty as float TIFF and as a grey picture whose white is the returned value."""
+    shown = restored.uncertainty.mean(-1)
+    scale = float(shown.max()) or 1.0
+    write_tiff(path / "uncertainty.tiff", restored.uncertainty)
+    write_image(path / "uncertainty.png", (255 * shown / scale).round().astype("uint8"))
+    return scale
+
+
+def _show(epoch: Epoch, found: dict[str, float | None], bar: tqdm, config: Config) -> None:
+    in_db = "" if found.get("psnr") is None else f"{found['psnr']:.2f} dB"
+    shown = {"ELBO": f"{epoch.elbo:.3f}", "sigma": f"{epoch.sigma:.4g}"} | ({"PSNR": in_db} if in_db else {})
+    bar.set_postfix(shown, refresh=False)
     bar.update()
     if bar.disable:
-        log.info(
-            "epoch %d/%d  ELBO %.4f  sigma %.4g  new states %.2f  %.2f s",
-            epoch.epoch, n_epochs, epoch.elbo, epoch.sigma, epoch.n_accepted, epoch.seconds,
-        )  # fmt: skip
+        values = "  ".join(f"{name} {value}" for name, value in shown.items())
+        values += f"  new states {epoch.n_accepted:.2f}  {epoch.seconds:.2f} s"
+        log.info("epoch %d/%d  %s", epoch.epoch, config.epochs, values)
+
+
+def _summary(metrics: dict[str, Any], path: Path) -> str:
+    words = [f"finished in {metrics['seconds']:.0f} s: ELBO {metrics['elbo']:.4f}, sigma {metrics['sigma']:.4g}"]
+    if metrics["psnr"] is not None:
+        before = "" if metrics["psnr_input"] is None else f" (input {metrics['psnr_input']:.2f} dB)"
+        words.append(f"PSNR {metrics['psnr']:.2f} dB{before}, SSIM {metrics['ssim']:.4f}")
+    words.append(f"results in {path}")
+    return "; ".join(words)
 
 
 @torch.no_grad()
-def known_facts(dataset: Dataset) -> dict[str, float]:
-    """What the generating parameters, where known, would reach: for comparison with ELBO and sigma."""
+def known_facts(config: Config, dataset: Dataset) -> dict[str, float]:
+    """What is known of the truth, for comparison with ELBO and sigma."""
+    if dataset.picture is not None and config.noise is not None:
+        return {"sigma_true": config.noise * dataset.picture.image.peak / 255}
     if dataset.truth is None:
         return {}
     truth = dataset.truth

@@ -19,17 +19,13 @@ from tvae.model import Model
 
 @dataclass(frozen=True, eq=False)
 class Picture:
-    """An image to be restored, in its own units, and how its patches were cut."""
+    """An image to be restored, in its own units, and what is known about it."""
 
     image: Image  # as read: how a result is to be written
     noisy: np.ndarray  # (H, W, C) float64: what the patches are from; 0 where missing
     clean: np.ndarray | None  # (H, W, C) float64, where it is known
     missing: np.ndarray | None  # (H, W) bool; None: nothing is missing
     peak: float  # for PSNR and SSIM
-    patch_size: int
-    stride: int  # between the patches that are averaged into the restored image
-    train_stride: int  # between the patches trained on
-    average: str  # weights of that average, see `patches.patch_weights`
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from tvae.config import Config, ImageConfig, UserError
 from tvae.datasets import Dataset, Picture
@@ -19,15 +20,29 @@ from tvae.streams import generator
 
 def make(config: Config) -> Dataset:
     """All patches at `train_stride`, and the picture they are from."""
+    options = config.dataset
+    assert isinstance(options, ImageConfig)
     picture = make_picture(config)
+    size = options.patch_size
+    assert size is not None
+    height, width, n_channels = picture.noisy.shape
+    if size > min(height, width):
+        raise UserError(
+            f"{config.image or options.name}: {_size(picture.image)} pixels are smaller than a patch of {size}x{size} "
+            "(dataset.patch_size)"
+        )
+    data, observed = cut(picture, size, options.train_stride)
+    return Dataset(data, (size, size, n_channels), observed, picture=picture)
+
+
+def cut(picture: Picture, patch_size: int, stride: int) -> tuple[Tensor, Tensor | None]:
+    """(N, D) float64 and, where pixels are missing, (N, D) bool: patches, and which of their values are known."""
     noisy = torch.from_numpy(picture.noisy)
-    data = extract(noisy, picture.patch_size, picture.train_stride)
-    observed = None
-    if picture.missing is not None:
-        known = torch.from_numpy(~picture.missing)[..., None].expand(noisy.shape)
-        observed = extract(known, picture.patch_size, picture.train_stride)
-    shape = (picture.patch_size, picture.patch_size, noisy.shape[2])
-    return Dataset(data, shape, observed, picture=picture)
+    data = extract(noisy, patch_size, stride)
+    if picture.missing is None:
+        return data, None
+    known = torch.from_numpy(~picture.missing)[..., None].expand(noisy.shape)
+    return data, extract(known, patch_size, stride)
 
 
 def make_picture(config: Config) -> Picture:
@@ -35,24 +50,15 @@ def make_picture(config: Config) -> Picture:
     options = config.dataset
     assert isinstance(options, ImageConfig)
     image = read_named(options.name, config.data_dir) if config.image is None else read_image(config.image)
-    source = config.image or options.name
-    height, width, _ = image.pixels.shape
-    if options.patch_size > min(height, width):
-        raise UserError(
-            f"{source}: {_size(image)} pixels are smaller than a patch of {options.patch_size}x{options.patch_size} "
-            "(dataset.patch_size)"
-        )
     missing = _missing(config, image)
     clean, peak = _clean(config, image)
-    noisy = image.pixels if config.noise is None else add_noise(
-        image.pixels, config.noise, config.corruption_seed, image.peak
-    )  # fmt: skip
+    noisy = image.pixels
+    if config.noise is not None:
+        noisy = add_noise(noisy, config.noise, config.corruption_seed, image.peak)
     if missing is not None:
         noisy = np.where(missing[..., None], 0, noisy)
-    _check_content(noisy, missing, source)
-    return Picture(
-        image, noisy, clean, missing, peak, options.patch_size, options.stride, options.train_stride, options.average
-    )
+    _check_content(noisy, missing, config.image or options.name)
+    return Picture(image, noisy, clean, missing, peak)
 
 
 def _missing(config: Config, image: Image) -> np.ndarray | None:

@@ -1,0 +1,36 @@
+"""`python -m tvae.denoise`: train on an image and replace every pixel by its estimate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import hydra
+from omegaconf import DictConfig
+
+from tvae import app
+from tvae.config import Config, UserError, conf_dir
+from tvae.restore_run import restore_run
+from tvae.train import train
+
+
+def denoise(config: Config, path: Path) -> dict[str, Any]:
+    """Train and restore in `path`, or restore from the run that `run` names; returns what metrics.json holds."""
+    if config.run is not None:
+        return restore_run(config, path, keep_observed=False)
+    if config.image is None and config.noise is None:
+        raise UserError("nothing to denoise: give image=FILE, or noise=LEVEL to add noise to the data set's picture")
+    return train(config, path, keep_observed=False)
+
+
+@hydra.main(version_base="1.3", config_path=conf_dir(), config_name="config")
+def job(cfg: DictConfig) -> None:
+    app.run(denoise, cfg)
+
+
+def main() -> None:
+    app.launch(job)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""Figures of a run: what the latents stand for, how training went, and the image before and after."""
+
+from __future__ import annotations
+
+import io
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+
+from tvae.checkpoint import write_atomically
+from tvae.datasets import Picture
+from tvae.fit import Fit
+from tvae.restore import Restored
+
+BETWEEN = (0.2, 0.35, 0.6)  # colour between the pictures of a grid
+TITLES = {"elbo": "ELBO in nats per data point", "sigma": "sigma", "psnr": "PSNR in dB"}
+TRUE = {"elbo": "log_likelihood_true", "sigma": "sigma_true", "psnr": "psnr_input"}
+
+
+@torch.no_grad()
+def one_hot_outputs(fit: Fit) -> torch.Tensor:
+    """(H, D): what each latent alone adds to the output of the state with none, in the data's units."""
+    model = fit.model
+    z = torch.eye(model.n_latents, dtype=fit.dtype, device=fit.device)
+    mu = model.decoder(z) - model.decoder(torch.zeros_like(z[:1]))
+    return mu.mul(fit.units.std).cpu()
+
+
+def as_grid(rows: torch.Tensor, shape: tuple[int, ...], columns: int | None = None) -> np.ndarray:
+    """(H, D) -> one RGB picture in [0, 1] of all H, on a common scale around zero = middle grey, blue between."""
+    height, width = shape[:2]
+    pictures = rows.reshape(len(rows), height, width, -1).numpy()
+    columns = columns or math.ceil(math.sqrt(len(rows)))
+    n_rows = math.ceil(len(rows) / columns)
+    scale = max(float(np.abs(pictures).max()), 1e-12)
+    grid = np.empty((n_rows * (height + 1) + 1, columns * (width + 1) + 1, 3), dtype=np.float32)
+    grid[:] = BETWEEN
+    for i, picture in enumerate(pictures):
+        top, left = (i // columns) * (height + 1) + 1, (i % columns) * (width + 1) + 1
+        grid[top : top + height, left : left + width] = 0.5 + 0.5 * picture / scale
+    return grid
+
+
+def draw_decoder(fit: Fit, shape: tuple[int, ...]) -> Figure:
+    order = fit.model.pi.cpu().argsort(descending=True)
+    figure = Figure(figsize=(6, 6.4), layout="constrained")
+    axes = figure.add_subplot()
+    axes.imshow(as_grid(one_hot_outputs(fit)[order], shape))
+    axes.set_title("what each latent adds to the output, most used first")
+    axes.set_axis_off()
+    return figure
+
+
+def draw_training(history: list[dict[str, Any]], facts: dict[str, float]) -> Figure:
+    names = [name for name in TITLES if any(row.get(name) is not None for row in history)]
+    figure = Figure(figsize=(4 * len(names), 3.5), layout="constrained")
+    for axes, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
+        known = [(row["epoch"], row[name]) for row in history if row[name] is not None]
+        axes.plot(*zip(*known, strict=True), marker="." if name == "psnr" else "")
+        if facts.get(TRUE[name]) is not None:
+            label = "of the noisy image" if name == "psnr" else "true"
+            axes.axhline(facts[TRUE[name]], color="k", linestyle=":", label=label)
+            axes.legend()
+        if name == "elbo":  # the first epochs, from random weights, would hide the rest
+            values = sorted(value for _, value in known)
+            axes.set_ylim(bottom=values[len(values) // 10] - 0.1 * abs(values[-1] - values[len(values) // 10]))
+        axes.set_xlabel("epoch")
+        axes.set_title(TITLES[name])
+    return figure
+
+
+def draw_comparison(picture: Picture, restored: Restored, quality: dict[str, float | None]) -> Figure:
+    """Input, restored, uncertainty and difference (to the clean image where it is known, else to the input)."""
+    low, high = picture.image.low, picture.image.low + picture.image.peak
+    reference = picture.noisy if picture.clean is None else picture.clean
+    difference = np.abs(restored.pixels - reference)
+    if picture.clean is None and picture.missing is not None:
+        difference = np.where(picture.missing[..., None], 0, difference)
+
+    def in_db(name: str) -> str:
+        value = quality.get(name)
+        return "" if value is None else f"\nPSNR {value:.2f} dB"
+
+    other = "input" if picture.clean is None else "clean"
+    panels = [
+        ("input" + in_db("psnr_input"), picture.noisy, low, high, "gray"),
+        ("restored" + in_db("psnr"), restored.pixels, low, high, "gray"),
+        ("uncertainty", restored.uncertainty, 0, restored.uncertainty.max() or 1, "magma"),
+        (f"difference to {other}", difference, 0, difference.max() or 1, "magma"),
+    ]
+    height, width = picture.noisy.shape[:2]
+    figure = Figure(figsize=(16, 4 * height / width + 0.8), layout="constrained")
+    for axes, (title, pixels, bottom, top, colours) in zip(figure.subplots(1, 4), panels, strict=True):
+        is_map = colours == "magma"
+        shown = pixels.mean(-1) if is_map or pixels.shape[-1] == 1 else ((pixels - low) / picture.image.peak).clip(0, 1)
+        shown_as = axes.imshow(shown, cmap=colours, vmin=bottom, vmax=top, interpolation="nearest")
+        if is_map:
+            figure.colorbar(shown_as, ax=axes, shrink=0.8)
+        axes.set_title(title)
+        axes.set_axis_off()
+    return figure
+
+
+def save_figure(path: Path, figure: Figure) -> None:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=120)
+    write_atomically(path, buffer.getvalue())

@@ -1,0 +1,43 @@
+"""Restore the image of a run that is already there, with `run=DIR`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tvae import checkpoint, datasets
+from tvae.checkpoint import DamagedCheckpoint
+from tvae.config import Config, UserError, read_config
+from tvae.report import write_json
+from tvae.rundir import RunDirectory, read_metrics
+from tvae.train import log, make_fit, restore_to
+
+
+def restore_run(config: Config, path: Path, keep_observed: bool | None) -> dict[str, Any]:
+    """Read configuration and checkpoint of `config.run`, restore, and write the pictures to `path`."""
+    assert config.run is not None
+    source = Path(config.run)
+    if (source / "config.yaml").resolve() == (path / "config.yaml").resolve():
+        raise UserError(f"run={source}: cannot write to the directory it reads; name another hydra.run.dir")
+    theirs = read_config(source / "config.yaml")
+    try:
+        saved = checkpoint.load_newest(source)
+    except DamagedCheckpoint as error:
+        raise UserError(str(error)) from error
+    if saved is None:
+        raise UserError(f"run={source}: no checkpoint there")
+    theirs.device, theirs.threads, theirs.data_dir = config.device, config.threads, config.data_dir
+    dataset = datasets.load(theirs)
+    if dataset.picture is None:
+        raise UserError(f"run={source}: was trained on {theirs.dataset.name}, which is no image")
+    fit = make_fit(theirs, dataset)
+    fit.load_state_dict(saved["fit"])
+    directory = RunDirectory(path, config)
+    try:
+        found = restore_to(path, fit, dataset, theirs.noise is None if keep_observed is None else keep_observed)
+        metrics = {**(read_metrics(source) or {}), **found, "status": "finished", "run": str(source)}
+        write_json(path / "metrics.json", metrics)
+    finally:
+        directory.release()
+    log.info("restored from epoch %d of %s; results in %s", fit.epoch, source, path)
+    return metrics
