@@ -15,7 +15,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from tvae import checkpoint, train
 
-SMALL = ["epochs=4", "dataset.n_points=60", "states.n_states=16", "batch_size=16", "checkpoint_seconds=0"]
+SMALL = ["dataset=bars", "dataset.n_points=60", "epochs=4", "states.n_states=16", "batch_size=16"]
+SMALL += ["checkpoint_seconds=0"]
 COMMAND = [sys.executable, "-m", "tvae.train"]
 
 
@@ -77,7 +78,7 @@ def test_a_run_leaves_what_the_contract_says(call, tmp_path):
 def test_the_same_command_again_leaves_a_finished_run_alone(call):
     assert call(*SMALL)[0] == 0
     (run,) = Path("outputs/train").iterdir()
-    assert run.name == "batch_size=16,dataset.n_points=60,epochs=4,states.n_states=16"
+    assert run.name == "batch_size=16,dataset.n_points=60,dataset=bars,epochs=4,states.n_states=16"
     before = {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in run.rglob("*") if p.is_file()}
     code, out = call(*SMALL)
     assert code == 0
@@ -198,7 +199,7 @@ def compare(run, other):
     assert timeless[0] == timeless[1]
 
 
-LONG = ["dataset.n_points=500", "epochs=60", "checkpoint_seconds=0", "threads=1"]
+LONG = ["dataset=bars", "dataset.n_points=500", "epochs=60", "checkpoint_seconds=0", "threads=1"]
 
 
 def wait_for(condition, seconds=60):

@@ -5,6 +5,7 @@ from hydra import compose, initialize_config_dir
 
 from tvae import app, config
 from tvae.config import UserError, conf_dir, resolve
+from tvae.recipe import complete
 
 
 def composed(*overrides):
@@ -14,7 +15,7 @@ def composed(*overrides):
 
 def problems(*overrides):
     with pytest.raises(UserError) as found:
-        resolve(composed(*overrides))
+        complete(resolve(composed("dataset=bars", *overrides)))
     return found.value.problems
 
 
@@ -31,7 +32,7 @@ def test_every_file_composes_and_passes_the_check(choice):
 
 
 def test_an_experiment_sets_values_and_the_command_line_wins():
-    assert resolve(composed("experiment=bars")).lr.max != resolve(composed()).lr.max
+    assert resolve(composed("experiment=bars")).lr.max != resolve(composed("dataset=bars")).lr.max
     assert resolve(composed("experiment=bars", "lr.max=0.5")).lr.max == 0.5
 
 
@@ -59,7 +60,7 @@ def test_an_experiment_sets_values_and_the_command_line_wins():
         (["init_from=nowhere"], "init_from=nowhere: no checkpoint.pt there"),
         (["+epoch=3"], "epoch: no such option; did you mean epochs?"),
         (["+ea.n_parent=3"], "ea.n_parent: no such option; did you mean ea.n_parents?"),
-        (["model.n_latents=???"], "model.n_latents: no value was given"),
+        (["lr.kind=???"], "lr.kind: no value was given"),
     ],
 )
 def test_a_mistake_gets_one_clear_line(overrides, message):

@@ -26,7 +26,7 @@ def same(a, b):
 
 
 def test_training_raises_the_elbo():
-    config = small_config(epochs=60, model=ModelConfig(n_latents=8, solver="exact", sigma2=None))
+    config = small_config(epochs=60, model=ModelConfig(n_latents=8, hidden=[], solver="exact", sigma2=None))
     dataset = datasets.load(config)
     reports = list(Fit(config, dataset, CPU).epochs())
     assert [r.epoch for r in reports] == list(range(1, 61))
@@ -140,7 +140,7 @@ def test_bars_are_what_they_should_be():
     truth = dataset.truth
     mean = truth.pi @ truth.decoder.weights[0]
     torch.testing.assert_close(dataset.data.mean(0), mean.detach(), atol=0.02, rtol=0)
-    entropy_bound = known_facts(dataset)["log_likelihood_true"]
+    entropy_bound = known_facts(small_config(), dataset)["log_likelihood_true"]
     other = bars.make(BarsConfig(n_points=2000, seed=1))
     wrong = bars.make(BarsConfig(sigma2=0.02)).truth
     z = all_states(8).double()

@@ -13,6 +13,7 @@ from tvae.datasets.images import add_noise, drop_pixels
 from tvae.fit import Fit
 from tvae.images import write_image
 from tvae.patches import average, extract, patch_weights
+from tvae.recipe import complete
 
 SEED = np.random.default_rng(0)
 GREY = SEED.integers(0, 256, (20, 16), dtype=np.uint8)
@@ -167,7 +168,7 @@ def test_nan_pixels_are_not_observed(load, tmp_path):
 
 
 def test_camera_is_a_data_set(make):
-    dataset = datasets.load(make("dataset=camera", "noise=50", "dataset.train_stride=4"))
+    dataset = datasets.load(make("dataset=camera", "noise=50", "dataset.patch_size=8", "dataset.train_stride=4"))
     assert dataset.data.shape == (63 * 63, 64)
     assert dataset.picture.clean.shape == (256, 256, 1)
     assert dataset.picture.noisy.std() > dataset.picture.clean.std()
@@ -181,7 +182,7 @@ def test_named_pictures_compose(make, name):
 
 def test_a_picture_with_missing_pixels_can_be_trained_on(make):
     options = ("noise=20", "missing=0.3", "epochs=2", "states.n_states=8", "dataset.train_stride=4")
-    config = make("dataset=file", "image={tmp}/colour.png", *options)
+    config = complete(make("dataset=file", "image={tmp}/colour.png", *options))
     fit = Fit(config, datasets.load(config), torch.device("cpu"))
     assert all(np.isfinite(epoch.elbo) for epoch in fit.epochs())
 
@@ -217,13 +218,13 @@ def test_mistakes_in_files(load, tmp_path, options, message):
     [
         (["dataset=file"], "image: no value was given"),
         (["dataset=house", "clean=a.png"], "clean=a.png: goes with image=FILE"),
-        (["noise=5"], "noise=5.0: dataset=bars is no image"),
-        (["image=a.png"], "image=a.png: dataset=bars is no image"),
+        (["dataset=bars", "noise=5"], "noise=5.0: dataset=bars is no image"),
+        (["dataset=bars", "image=a.png"], "image=a.png: dataset=bars is no image"),
         (["dataset=house", "noise=-1"], "noise=-1.0: must be at least 0"),
         (["dataset=house", "noise=inf"], "noise=inf: must be below"),
         (["dataset=house", "noise=nan"], "noise=nan: must be at least 0"),
         (["dataset=house", "missing=1"], "missing=1.0: must be below 1"),
-        (["dataset=house", "dataset.stride=9"], "dataset.stride=9: must be at most dataset.patch_size=8"),
+        (["dataset.patch_size=8", "dataset.stride=9"], "dataset.stride=9: must be at most dataset.patch_size=8"),
         (["dataset=house", "dataset.average=median"], "must be one of uniform, gaussian"),
         (["dataset=house", "dataset.name=lena"], "must be one of house, barbara"),
     ],

@@ -1,3 +1,18 @@
 """Variational autoencoders with binary latents, trained by evolution and Adam, without an encoder network."""
 
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tvae.api import denoise, inpaint
+
 __version__ = "0.1.0"
+__all__ = ["denoise", "inpaint"]
+
+
+def __getattr__(name: str) -> Any:
+    """The calls for notebooks, loaded when they are wanted."""
+    if name in __all__:
+        from tvae import api
+
+        return getattr(api, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import hydra
@@ -32,5 +34,16 @@ def main() -> None:
     app.launch(job)
 
 
+class _CallableModule(ModuleType):
+    """`tvae.denoise(image)` works whether or not this module, which takes the same name, has been imported."""
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        from tvae import api
+
+        return api.denoise(*args, **options)
+
+
 if __name__ == "__main__":
     main()
+else:
+    sys.modules[__name__].__class__ = _CallableModule

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tvae.config import Config
+from tvae.config import Config, choose_device, choose_threads
 from tvae.datasets import Dataset, Units, units_of
 from tvae.decoder import Decoder
 from tvae.inference import e_step
@@ -160,6 +160,12 @@ class Fit:
         self.schedule.load_state_dict(dict(content["schedule"]))
         self.epoch, self.batch, self.seconds = content["epoch"], content["batch"], content["seconds"]
         self.totals.sums = {name: value.to(self.device) for name, value in content["totals"].items()}
+
+
+def make_fit(config: Config, dataset: Dataset) -> Fit:
+    """Training at its start, on the device and with the threads that suit the work."""
+    torch.set_num_threads(choose_threads(config, dataset.data.shape[1]))
+    return Fit(config, dataset, choose_device(config))
 
 
 def make_model(config: Config, dataset: Dataset, units: Units) -> Model:

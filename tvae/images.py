@@ -11,7 +11,7 @@ import io
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -46,7 +46,7 @@ class Image:
     missing: np.ndarray | None = None  # (H, W) bool; None: nothing is missing
 
 
-class _Refused(Exception):
+class _Refused(ValueError):
     """A file that is fine, but nothing this program restores."""
 
 
@@ -134,17 +134,24 @@ def _quiet_tifffile() -> Iterator[None]:
 def _as_image(array: np.ndarray) -> Image:
     if array.dtype == bool:
         array = array.astype(np.uint8) * 255
+    if array.ndim == 3 and array.shape[2] in (2, 4):
+        picture = from_array(array[..., :-1])
+        return replace(picture, alpha=array[..., -1].astype(picture.dtype), is_2d=False)
+    if array.ndim == 3 and array.shape[2] not in (1, 3):
+        raise _Refused(f"an array of shape {array.shape} is no grey or RGB picture")
+    return from_array(array)
+
+
+def from_array(array: np.ndarray) -> Image:
+    """(H, W) or (H, W, C), unsigned 8 or 16 bit or floating point, as an image; `ValueError` for any other."""
     dtype = array.dtype.newbyteorder("=")
     if dtype.name not in DTYPES:
         raise _Refused(f"pixels of type {dtype.name} are not read; 8 or 16 bit unsigned, or floating point, are")
-    stack = array[..., None] if array.ndim == 2 else array  # (H, W, C)
-    if stack.size == 0 or not 1 <= stack.shape[2] <= 4:
-        raise _Refused(f"an array of shape {array.shape} is no grey or RGB picture")
-    n_channels = 1 if stack.shape[2] <= 2 else 3
-    pixels = stack[..., :n_channels].astype(np.float64)
-    alpha = stack[..., n_channels].astype(dtype) if stack.shape[2] in (2, 4) else None
+    if array.size == 0 or array.ndim not in (2, 3):
+        raise _Refused(f"an array of shape {array.shape} is no picture")
+    pixels = (array[..., None] if array.ndim == 2 else array).astype(np.float64)  # (H, W, C)
     if dtype.kind == "u":
-        return Image(pixels, dtype, float(np.iinfo(dtype).max), is_2d=array.ndim == 2, alpha=alpha)
+        return Image(pixels, dtype, float(np.iinfo(dtype).max), is_2d=array.ndim == 2)
     if np.isinf(pixels).any():
         raise _Refused("holds infinite values (NaN marks missing pixels)")
     missing = np.any(np.isnan(pixels), axis=-1)
@@ -154,7 +161,7 @@ def _as_image(array: np.ndarray) -> Image:
     low, high = float(pixels[~missing].min()), float(pixels[~missing].max())
     is_bounded = low >= 0 and high <= 1
     peak, low = (1.0, 0.0) if is_bounded else (high - low or 1.0, low)
-    return Image(pixels, dtype, peak, low, is_bounded, array.ndim == 2, alpha, missing if missing.any() else None)
+    return Image(pixels, dtype, peak, low, is_bounded, array.ndim == 2, None, missing if missing.any() else None)
 
 
 def to_output(pixels: np.ndarray, image: Image) -> np.ndarray:

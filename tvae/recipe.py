@@ -11,17 +11,18 @@ from dataclasses import replace
 import numpy as np
 
 from tvae.config import BarsConfig, Config, ImageConfig, UserError, inconsistencies
+from tvae.datasets import Picture
 from tvae.datasets.images import make_picture
 
 
-def complete(config: Config) -> Config:
-    """A copy of the configuration with every open option filled in."""
+def complete(config: Config, picture: Picture | None = None) -> Config:
+    """A copy of the configuration with every open option filled in; `picture`: the image, if it is not to be read."""
     dataset, model, epochs = config.dataset, config.model, config.epochs
     if isinstance(dataset, BarsConfig):
         n_latents = model.n_latents or 2 * dataset.size
         epochs = epochs or 200
     elif isinstance(dataset, ImageConfig):
-        picture = make_picture(config)
+        picture = picture or make_picture(config)
         noise = estimate_noise(picture.noisy, picture.missing) * 255 / picture.image.peak
         dataset = replace(dataset, patch_size=dataset.patch_size or (12 if noise > 35 else 8))
         n_latents = model.n_latents or 64

@@ -8,9 +8,10 @@ from typing import Any
 from tvae import checkpoint, datasets
 from tvae.checkpoint import DamagedCheckpoint
 from tvae.config import Config, UserError, read_config
+from tvae.fit import make_fit
 from tvae.report import write_json
 from tvae.rundir import RunDirectory, read_metrics
-from tvae.train import log, make_fit, restore_to
+from tvae.train import log, restore_to
 
 
 def restore_run(config: Config, path: Path, keep_observed: bool | None) -> dict[str, Any]:

@@ -14,10 +14,10 @@ from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from tvae import app, checkpoint, datasets
-from tvae.config import Config, choose_device, choose_threads, conf_dir
+from tvae.config import Config, conf_dir
 from tvae.datasets import Dataset
 from tvae.figures import draw_comparison, save_figure
-from tvae.fit import Epoch, Fit
+from tvae.fit import Epoch, Fit, make_fit
 from tvae.images import to_output, to_png, write_image, write_tiff
 from tvae.initialise import start_from_run
 from tvae.model import log_likelihood
@@ -92,12 +92,6 @@ def _train(config: Config, path: Path, dataset: Dataset, keep_observed: bool) ->
     metrics = report.finish()
     log.info("%s", _summary(metrics, path))
     return metrics
-
-
-def make_fit(config: Config, dataset: Dataset) -> Fit:
-    """Training at its start, on the device and with the threads that fit the work."""
-    torch.set_num_threads(choose_threads(config, dataset.data.shape[1]))
-    return Fit(config, dataset, choose_device(config))
 
 
 def _restore_now_and_then(fit: Fit, dataset: Dataset, report: Report, keep_observed: bool) -> dict[str, float | None]:

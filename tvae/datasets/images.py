@@ -18,11 +18,11 @@ from tvae.patches import extract
 from tvae.streams import generator
 
 
-def make(config: Config) -> Dataset:
-    """All patches at `train_stride`, and the picture they are from."""
+def make(config: Config, picture: Picture | None = None) -> Dataset:
+    """All patches at `train_stride`, and the picture they are from; `picture`: if it is not to be read."""
     options = config.dataset
     assert isinstance(options, ImageConfig)
-    picture = make_picture(config)
+    picture = picture or make_picture(config)
     size = options.patch_size
     assert size is not None
     height, width, n_channels = picture.noisy.shape
@@ -57,7 +57,7 @@ def make_picture(config: Config) -> Picture:
         noisy = add_noise(noisy, config.noise, config.corruption_seed, image.peak)
     if missing is not None:
         noisy = np.where(missing[..., None], 0, noisy)
-    _check_content(noisy, missing, config.image or options.name)
+    check_content(noisy, missing, config.image or options.name)
     return Picture(image, noisy, clean, missing, peak)
 
 
@@ -90,7 +90,8 @@ def _clean(config: Config, image: Image) -> tuple[np.ndarray | None, float]:
     return image.pixels if is_corrupted_here and is_whole else None, image.peak
 
 
-def _check_content(noisy: np.ndarray, missing: np.ndarray | None, source: str) -> None:
+def check_content(noisy: np.ndarray, missing: np.ndarray | None, source: str) -> None:
+    """There has to be something to learn from."""
     known = noisy if missing is None else noisy[~missing]
     if known.size == 0:
         raise UserError(f"{source}: all pixels are missing")
