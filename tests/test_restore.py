@@ -140,7 +140,7 @@ def test_training_on_fewer_patches_and_restoring_all(call):
     options = [*FAST, "dataset.train_stride=2", "epochs=48", "batch_size=16", "restore_rounds=4"]
     code, out = call("denoise", "image=clean.png", "noise=40", *options, "hydra.run.dir=run")
     assert code == 0, out
-    assert metrics("run")["psnr"] > metrics("run")["psnr_input"] + 5
+    assert metrics("run")["psnr"] > metrics("run")["psnr_input"] + 3
 
 
 @pytest.mark.parametrize(
