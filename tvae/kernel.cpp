@@ -157,17 +157,45 @@ template <class T> void activate(Activation kind, T *value, Word *on, int64_t si
 
 // ---- layers
 
-template <class T> void add_row(T *sum, const T *row, T factor, int64_t size) {
-  for (int64_t i = 0; i < size; ++i) sum[i] += factor * row[i];
+// out = sum + factor row
+template <class T> void add_row(const T *sum, T factor, const T *row, T *out, int64_t size) {
+  int64_t i = 0;
+  for (; i + WIDTH<T> <= size; i += WIDTH<T>) vec(out + i) = vec(sum + i) + factor * vec(row + i);
+  for (; i < size; ++i) out[i] = sum[i] + factor * row[i];
 }
 
-// f(h) for every latent h that is on in a packed state.
-template <class F> void for_ones(const uint8_t *packed, int64_t n_bytes, const F &f) {
+// out = bias + the sum of rows, P vectors wide.
+template <class T, int P>
+void sum_rows(const T *bias, const T *weight, int64_t size, const int32_t *ones, int64_t n_ones, T *out) {
+  Vec<T> total[P];
+  for (int p = 0; p < P; ++p) total[p] = vec(bias + p * WIDTH<T>);
+  for (int64_t i = 0; i < n_ones; ++i)
+    for (int p = 0; p < P; ++p) total[p] += vec(weight + ones[i] * size + p * WIDTH<T>);
+  for (int p = 0; p < P; ++p) vec(out + p * WIDTH<T>) = total[p];
+}
+
+// out (M,) = bias (M,) + the rows of weight (H, M) that are listed.
+template <class T>
+void sum_rows(const T *bias, const T *weight, int64_t size, const int32_t *ones, int64_t n_ones, T *out) {
+  constexpr int64_t W = WIDTH<T>;
+  int64_t i = 0;
+  for (; i + 8 * W <= size; i += 8 * W) sum_rows<T, 8>(bias + i, weight + i, size, ones, n_ones, out + i);
+  for (; i + W <= size; i += W) sum_rows<T, 1>(bias + i, weight + i, size, ones, n_ones, out + i);
+  for (; i < size; ++i) {
+    out[i] = bias[i];
+    for (int64_t j = 0; j < n_ones; ++j) out[i] += weight[ones[j] * size + i];
+  }
+}
+
+// The latents that are on in a packed state, in order; their number.
+inline int64_t list_ones(const uint8_t *packed, int64_t n_bytes, int32_t *ones) {
+  int64_t count = 0;
   for (int64_t i = 0; i < n_bytes; i += 8) {
     Word word = 0;
     std::memcpy(&word, packed + i, std::min<int64_t>(8, n_bytes - i));
-    for (; word; word &= word - 1) f(8 * i + __builtin_ctzll(word));
+    for (; word; word &= word - 1) ones[count++] = 8 * i + __builtin_ctzll(word);
   }
+  return count;
 }
 
 // sum[s] += value[s][k] rows[k] over the ones k of a word on[s], for n states s and P vectors of outputs.
@@ -179,7 +207,7 @@ void add_rows(int64_t n, const Word *on, int64_t on_stride, const T *value, cons
     for (int p = 0; p < P; ++p) total[p] = vec(sum + p * W);
     for (Word word = *on; word; word &= word - 1) {
       const int k = __builtin_ctzll(word);
-      const Vec<T> factor = Vec<T>{} + value[k];
+      const T factor = value[k];
       const T *row = rows + k * (P * W);
       for (int p = 0; p < P; ++p) total[p] += factor * vec(row + p * W);
     }
@@ -300,7 +328,7 @@ template <class T> class Search {
   using Rank = decltype(rank(T()));
   const Task *task;
   const std::vector<Layer<T>> *layers;  // behind the first
-  const T *weight, *logit;
+  const T *weight, *bias, *logit;       // of the first layer; of pi
   int64_t n_bytes, n_first, n_outputs, n_words, stride, n = 0, n_evaluated = 0;
   double log_scale;                 // D log(2 pi sigma2) for the observed D
   Array<uint8_t> states;            // (n, n_bytes)
@@ -312,6 +340,7 @@ template <class T> class Search {
   Array<int32_t> pool, parents;     // places of the last generation, and of those of them that breed
   Array<T> reached;                 // (pool,)
   Array<int64_t> flips;             // (P, C, n_flips)
+  Array<int32_t> ones;              // latents that are on
   Array<T> parent, start, mask;     // a parent's first sums; bias - x; 1 where observed
   Array<T> value[2];                // (BLOCK, stride): what goes into a layer, what comes out
   Array<Word> on;                   // (BLOCK, n_words): where it is not zero
@@ -331,10 +360,11 @@ public:
     states.resize(n_max * n_bytes), code.resize(n_max), log_prior.resize(n_max);
     error.resize(n_max), fitness.resize(n_max), ranks.resize(n_max), slots.resize(n_slots);
     pool.reserve(std::max(task.n_states, n_bred)), reached.reserve(pool.capacity());
-    parents.resize(task.n_parents), flips.resize(n_bred * task.n_flips);
+    ones.resize(8 * n_bytes), parents.resize(task.n_parents), flips.resize(n_bred * task.n_flips);
     for (auto *array : {&parent, &start, &mask}) array->resize(width);
     for (auto &array : value) array.resize(BLOCK * stride);
     on.resize(BLOCK * n_words);
+    bias = layers.empty() ? start.data() : static_cast<const T *>(task.biases[0]);
   }
 
   void run(int64_t point) {
@@ -370,13 +400,14 @@ private:
     for (int64_t s = 0; s < n_states; ++s) {
       uint64_t sum = 0;
       double prior = task->log_off;
-      for_ones(state(s), n_bytes, [&](int64_t h) {
-        sum += task->numbers[h];
-        prior += logit[h];
-      });
-      pool[s] = s;
-      first_sums(s, add(sum, prior));
+      const int64_t n_ones = list_ones(state(s), n_bytes, ones.data());
+      for (int64_t i = 0; i < n_ones; ++i) {
+        sum += task->numbers[ones[i]];
+        prior += logit[ones[i]];
+      }
+      sum_rows(bias, weight, n_first, ones.data(), n_ones, add(sum, prior));
       find_or_claim(sum, s);
+      pool[s] = s;
     }
     evaluate();
   }
@@ -396,11 +427,6 @@ private:
     if (n - n_evaluated == BLOCK) evaluate();
     code[n] = its_code, log_prior[n] = its_log_prior;
     return value[0].data() + (n++ - n_evaluated) * stride;
-  }
-
-  void first_sums(int64_t place, T *sums) const {
-    std::copy_n(layers->empty() ? start.data() : static_cast<const T *>(task->biases[0]), n_first, sums);
-    for_ones(state(place), n_bytes, [&](int64_t h) { add_row(sums, weight + h * n_first, T(1), n_first); });
   }
 
   // From first sums to errors and log-joints, for the states added since the last time.
@@ -440,7 +466,8 @@ private:
     for (size_t i = 0; i < flips.size(); i += at_once) rng.distinct_integers(task->n_latents, at_once, &flips[i]);
     pool.clear();
     for (size_t p = 0; p < parents.size(); ++p) {
-      first_sums(parents[p], parent.data());
+      const int64_t n_ones = list_ones(state(parents[p]), n_bytes, ones.data());
+      sum_rows(bias, weight, n_first, ones.data(), n_ones, parent.data());
       for (int64_t c = 0; c < n_children; ++c) pool.push_back(mutate(parents[p], &flips[(p * n_children + c) * n_flips]));
     }
     evaluate();
@@ -461,9 +488,10 @@ private:
     const int32_t found = find_or_claim(its_code, n);
     if (found != n) return found;
     T *sums = add(its_code, prior);
-    std::copy_n(parent.data(), n_first, sums);
-    for (int64_t i = 0; i < task->n_flips; ++i)
-      add_row(sums, weight + flip[i] * n_first, T(child[flip[i] / 8] >> flip[i] % 8 & 1 ? 1 : -1), n_first);
+    for (int64_t i = 0; i < task->n_flips; ++i) {
+      const T sign = child[flip[i] / 8] >> flip[i] % 8 & 1 ? 1 : -1;
+      add_row(i == 0 ? parent.data() : sums, sign, weight + flip[i] * n_first, sums, n_first);
+    }
     return found;
   }
 
@@ -522,6 +550,12 @@ private:
   }
 };
 
+// Memory that a thread keeps from call to call. Inlined, its address would be looked up again at every use.
+template <class T> __attribute__((noinline)) Search<T> &search_of_thread() {
+  static thread_local Search<T> search;
+  return search;
+}
+
 template <class T> void run_e_step(const Task &task) {
   static thread_local Array<T> packed;
   std::vector<Layer<T>> layers;
@@ -545,7 +579,7 @@ template <class T> void run_e_step(const Task &task) {
     }
   });
   for_each(task.batch, task.n_threads, [&](int64_t point) {
-    static thread_local Search<T> search;
+    Search<T> &search = search_of_thread<T>();
     search.prepare(task, layers);
     search.run(point);
   });
@@ -560,10 +594,10 @@ void multiply(const uint8_t *packed, const T *weight, const T *bias, T *out, int
   constexpr int64_t at_once = 8;
   const int64_t n_bytes = (n_latents + 7) / 8;
   for_each((n_rows + at_once - 1) / at_once, n_threads, [&](int64_t part) {
+    std::vector<int32_t> ones(8 * n_bytes);
     for (int64_t r = part * at_once; r < std::min(n_rows, (part + 1) * at_once); ++r) {
-      T *sum = out + r * n_columns;
-      std::copy_n(bias, n_columns, sum);
-      for_ones(packed + r * n_bytes, n_bytes, [&](int64_t h) { add_row(sum, weight + h * n_columns, T(1), n_columns); });
+      const int64_t n_ones = list_ones(packed + r * n_bytes, n_bytes, ones.data());
+      sum_rows(bias, weight, n_columns, ones.data(), n_ones, out + r * n_columns);
     }
   });
 }
@@ -576,10 +610,14 @@ void multiply_transposed(const uint8_t *packed, const T *grad, T *out, int64_t n
   for_each((n_columns + at_once - 1) / at_once, n_threads, [&](int64_t part) {
     const int64_t first = part * at_once, count = std::min(at_once, n_columns - first);
     for (int64_t h = 0; h < n_latents; ++h) std::fill_n(out + h * n_columns + first, count, T(0));
-    for (int64_t r = 0; r < n_rows; ++r)
-      for_ones(packed + r * n_bytes, n_bytes, [&](int64_t h) {
-        add_row(out + h * n_columns + first, grad + r * n_columns + first, T(1), count);
-      });
+    std::vector<int32_t> ones(8 * n_bytes);
+    for (int64_t r = 0; r < n_rows; ++r) {
+      const int64_t n_ones = list_ones(packed + r * n_bytes, n_bytes, ones.data());
+      for (int64_t i = 0; i < n_ones; ++i) {
+        T *sum = out + ones[i] * n_columns + first;
+        add_row(sum, T(1), grad + r * n_columns + first, sum, count);
+      }
+    }
   });
 }
 
