@@ -114,7 +114,7 @@ def _cache_dir() -> Path:
 def supports(ea: EaConfig, x: Tensor) -> bool:
     """Whether `e_step` can do what these options ask for."""
     wanted = ea.mutation == "uniform" and not ea.crossover and ea.selection in SELECTIONS
-    return wanted and x.device.type == "cpu" and x.dtype in C_TYPES and available()
+    return wanted and _usable(x)
 
 
 def e_step(
@@ -170,3 +170,48 @@ def e_step(
         n_selected = 0 if ea.selection == "best" else ea.n_parents
         rng.n_drawn += n_generations * (n_selected + ea.n_parents * ea.n_children * ea.n_flips)
     return new_packed, error, log_joint, n_accepted.sum()
+
+
+def multiply(packed: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """z @ weight + bias for packed states z: (R, ceil(H/8)), (H, M), (M,) -> (R, M)."""
+    n_latents, n_columns = weight.shape
+    if not _usable(weight):
+        return torch.addmm(bias, unpack(packed, n_latents, weight.dtype), weight)
+    out = weight.new_empty(len(packed), n_columns)
+    _call("multiply", out, packed, weight, bias, out, len(packed), n_latents, n_columns)
+    return out
+
+
+def multiply_transposed(packed: Tensor, grad: Tensor, n_latents: int) -> Tensor:
+    """z^T @ grad for packed states z: (R, ceil(H/8)), (R, M) -> (H, M)."""
+    if not _usable(grad):
+        return unpack(packed, n_latents, grad.dtype).T @ grad
+    out = grad.new_empty(n_latents, grad.shape[1])
+    _call("multiply_transposed", out, packed, grad, out, len(packed), n_latents, grad.shape[1])
+    return out
+
+
+def _usable(tensor: Tensor) -> bool:
+    return tensor.device.type == "cpu" and tensor.dtype in C_TYPES and available()
+
+
+def _call(name: str, like: Tensor, *arguments: Tensor | int) -> None:
+    """Call the kernel's function for the type of `like`, on as many threads as torch uses."""
+    held = [a.contiguous() if isinstance(a, Tensor) else a for a in arguments]
+    values = [c_void_p(a.data_ptr()) if isinstance(a, Tensor) else c_int64(a) for a in held]
+    getattr(library(), f"{name}_{C_TYPES[like.dtype]}")(*values, c_int64(torch.get_num_threads()))
+
+
+class FirstLayer(torch.autograd.Function):
+    """`multiply` with gradients for weight and bias: the first layer of the decoder on packed states."""
+
+    @staticmethod
+    def forward(ctx: Any, packed: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        ctx.save_for_backward(packed)
+        ctx.n_latents = len(weight)
+        return multiply(packed, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor, Tensor]:  # type: ignore[override]
+        (packed,) = ctx.saved_tensors
+        return None, multiply_transposed(packed, grad, ctx.n_latents), grad.sum(0)
