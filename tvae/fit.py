@@ -104,7 +104,7 @@ class Fit:
         observed = None if self.observed is None else self.observed[index]
         step = e_step(self.model, self.config.ea, x, self.states[index], Stream(seed, index), observed)
         self.states[index] = step.packed
-        rows = weighty_states(step, self.model.n_latents, self.config.prune)
+        rows = weighty_states(step, self.config.prune)
         self.totals.add(x, step, rows, observed)
         if self.config.model.solver == "adam":
             self.optimiser.zero_grad()

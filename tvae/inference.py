@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from tvae import native
 from tvae.config import EaConfig
 from tvae.evolution import cross, draw_flips, flip, mutate_sparsely, select_parents
 from tvae.model import Model, count_observed, squared_error
@@ -58,8 +59,12 @@ def e_step(
     x (B, D), packed (B, S, ceil(H/8)); without `rng` the states are evaluated and stay as they are.
     """
     n_states = packed.shape[1]
+    if n_states >= 2**model.n_latents:  # all states are in: this is the exact posterior
+        rng = None
+    if native.supports(ea, x):
+        return EStep(*native.e_step(model, ea, x, packed, rng, observed))
     old = evaluate_states(model, x, packed, observed)
-    if rng is None or n_states >= 2**model.n_latents:  # all states are in: this is the exact posterior
+    if rng is None:
         return EStep(old.packed, old.error, old.log_joint, old.log_joint.new_zeros(()))
 
     pools = [old]

@@ -18,6 +18,7 @@ from torch import Tensor
 from tvae.config import LrConfig
 from tvae.inference import EStep
 from tvae.model import PI_MIN, SIGMA2_MIN, Model, squared_error
+from tvae.native import FirstLayer, multiply_transposed
 from tvae.states import unpack
 
 
@@ -25,28 +26,30 @@ class Rows(NamedTuple):
     """The states that carry weight, R in all, with the data point each belongs to."""
 
     point: Tensor  # (R,) place in the batch
-    z: Tensor  # (R, H)
+    packed: Tensor  # (R, ceil(H/8)) uint8
     weight: Tensor  # (R,): q, adding up to 1 for each data point
 
 
-def weighty_states(step: EStep, n_latents: int, prune: float) -> Rows:
+def weighty_states(step: EStep, prune: float) -> Rows:
     """Leave out states with q below prune / S: at most `prune` of the mass of a data point; the rest is rescaled."""
     weights = step.weights
     if prune == 0:
         batch, n_states = weights.shape
         point = torch.arange(batch, device=weights.device).repeat_interleave(n_states)
-        return Rows(point, unpack(step.packed.flatten(0, 1), n_latents, weights.dtype), weights.flatten())
+        return Rows(point, step.packed.flatten(0, 1), weights.flatten())
     kept = weights >= prune / weights.shape[1]
     weights = weights * kept
     weights = weights / weights.sum(1, keepdim=True)
     point, place = kept.nonzero(as_tuple=True)
-    return Rows(point, unpack(step.packed[point, place], n_latents, weights.dtype), weights[point, place])
+    return Rows(point, step.packed[point, place], weights[point, place])
 
 
 def decoder_loss(model: Model, x: Tensor, rows: Rows, observed: Tensor | None = None) -> Tensor:
     """-F / B up to terms without W; its gradient is Eq. (4) divided by the number of data points."""
+    decoder = model.decoder
+    mu = decoder.rest(FirstLayer.apply(rows.packed, decoder.weights[0], decoder.biases[0]))
     of_point = None if observed is None else observed[rows.point]
-    error = squared_error(x[rows.point], model.decoder(rows.z)[:, None], of_point)[:, 0]
+    error = squared_error(x[rows.point], mu[:, None], of_point)[:, 0]
     return (rows.weight * error).sum() / (2 * model.sigma2 * len(x))
 
 
@@ -80,12 +83,13 @@ class Totals:
         sums["elbo"] += step.elbo.sum()
         sums["n_accepted"] += step.n_accepted
         sums["error"] += (step.weights * step.error).sum()
-        sums["active"] += rows.weight @ rows.z
+        sums["active"] += multiply_transposed(rows.packed, rows.weight[:, None], len(sums["active"]))[:, 0]
         if "gram" in sums:
             self._add_normal_equations(x, rows, observed)
 
     def _add_normal_equations(self, x: Tensor, rows: Rows, observed: Tensor | None) -> None:
-        z = torch.cat([rows.z, torch.ones_like(rows.z[:, :1])], 1)  # the bias is a latent that is always on
+        z = unpack(rows.packed, len(self.sums["active"]), x.dtype)
+        z = torch.cat([z, torch.ones_like(z[:, :1])], 1)  # the bias is a latent that is always on
         weighted = z * rows.weight[:, None]
         if observed is None:
             self.sums["gram"] += weighted.T @ z
