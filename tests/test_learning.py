@@ -8,6 +8,7 @@ from tvae.learning import (
     Totals,
     decoder_loss,
     make_schedule,
+    outputs,
     solve_linear,
     update_prior_and_noise,
     weighty_states,
@@ -31,7 +32,7 @@ def elbo(model, x, packed, observed):
 
 def summed(model, x, step, observed, exact=False):
     totals = Totals(model, exact, observed is not None)
-    totals.add(x, step, weighty_states(step, H, 0), observed)
+    totals.add(x, step, weighty_states(step, 0), observed)
     return totals
 
 
@@ -41,7 +42,7 @@ def test_the_gradient_is_that_of_the_elbo(hidden, masked):
     """Eq. (4), with q held fixed, equals the derivative of Eq. (7)."""
     model, x, observed, step = setting(hidden, masked)
     parameters = list(model.decoder.parameters())
-    ours = torch.autograd.grad(decoder_loss(model, x, weighty_states(step, H, 0), observed), parameters)
+    ours = torch.autograd.grad(decoder_loss(model, x, weighty_states(step, 0), observed), parameters)
     exact = torch.autograd.grad(elbo(model, x, step.packed, observed), parameters)
     for g, e in zip(ours, exact, strict=True):
         torch.testing.assert_close(g, -e / N, atol=1e-9, rtol=1e-9)
@@ -50,7 +51,7 @@ def test_the_gradient_is_that_of_the_elbo(hidden, masked):
 def test_pruning_leaves_out_no_more_than_it_may():
     _, x, _, step = setting()
     for prune in (1e-3, 0.05, 0.5):
-        rows = weighty_states(step, H, prune)
+        rows = weighty_states(step, prune)
         kept = step.weights >= prune / step.weights.shape[1]
         assert ((step.weights * kept).sum(1) >= 1 - prune).all()
         assert 0 < len(rows.weight) < step.weights.numel()
@@ -63,7 +64,7 @@ def test_the_default_pruning_changes_the_gradient_little():
     parameters = list(model.decoder.parameters())
     flat = [
         torch.cat([g.flatten() for g in torch.autograd.grad(decoder_loss(model, x, rows), parameters)])
-        for rows in (weighty_states(step, H, 0), weighty_states(step, H, 1e-3))
+        for rows in (weighty_states(step, 0), weighty_states(step, 1e-3))
     ]
     assert (flat[0] - flat[1]).norm() < 0.005 * flat[0].norm()
 
@@ -96,14 +97,14 @@ def test_pi_and_sigma2_maximise_the_bound(masked):
 @pytest.mark.parametrize("masked", [False, True])
 def test_the_exact_solve_leaves_no_gradient(masked):
     model, x, observed, step = setting([], masked)
-    rows = weighty_states(step, H, 0)
+    rows = weighty_states(step, 0)
     before = elbo(model, x, step.packed, observed)
     totals = summed(model, x, step, observed, exact=True)
     solve_linear(model, totals)
     gradient = torch.autograd.grad(decoder_loss(model, x, rows, observed), list(model.decoder.parameters()))
     assert max(g.abs().max() for g in gradient) < 1e-5
     update_prior_and_noise(model, totals)
-    error = (rows.weight * ((model.decoder(rows.z) - x[rows.point]).square() * (
+    error = (rows.weight * ((outputs(model.decoder, rows) - x[rows.point]).square() * (
         1 if observed is None else observed[rows.point])).sum(1)).sum()  # fmt: skip
     n_observed = N * D if observed is None else observed.sum()
     torch.testing.assert_close(model.sigma2, (error / n_observed).detach(), rtol=1e-9, atol=0)
@@ -112,9 +113,9 @@ def test_the_exact_solve_leaves_no_gradient(masked):
 
 def test_the_exact_solve_is_weighted_least_squares():
     model, x, _, step = setting([])
-    rows = weighty_states(step, H, 0)
+    rows = weighty_states(step, 0)
     root = rows.weight.sqrt()[:, None]
-    design = torch.cat([rows.z, torch.ones_like(root)], 1) * root
+    design = torch.cat([unpack(rows.packed, H, torch.float64), torch.ones_like(root)], 1) * root
     expected = torch.linalg.lstsq(design, x[rows.point] * root).solution
     solve_linear(model, summed(model, x, step, None, exact=True))
     torch.testing.assert_close(model.decoder.weights[0].detach(), expected[:-1], atol=1e-5, rtol=1e-5)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from tvae.config import LrConfig
+from tvae.decoder import Decoder
 from tvae.inference import EStep
 from tvae.model import PI_MIN, SIGMA2_MIN, Model, squared_error
 from tvae.native import FirstLayer, multiply_transposed
@@ -44,10 +45,14 @@ def weighty_states(step: EStep, prune: float) -> Rows:
     return Rows(point, step.packed[point, place], weights[point, place])
 
 
+def outputs(decoder: Decoder, rows: Rows) -> Tensor:
+    """(R, D): mu of each row."""
+    return decoder.rest(FirstLayer.apply(rows.packed, decoder.weights[0], decoder.biases[0]))
+
+
 def decoder_loss(model: Model, x: Tensor, rows: Rows, observed: Tensor | None = None) -> Tensor:
     """-F / B up to terms without W; its gradient is Eq. (4) divided by the number of data points."""
-    decoder = model.decoder
-    mu = decoder.rest(FirstLayer.apply(rows.packed, decoder.weights[0], decoder.biases[0]))
+    mu = outputs(model.decoder, rows)
     of_point = None if observed is None else observed[rows.point]
     error = squared_error(x[rows.point], mu[:, None], of_point)[:, 0]
     return (rows.weight * error).sum() / (2 * model.sigma2 * len(x))

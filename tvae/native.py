@@ -40,7 +40,7 @@ C_TYPES = {torch.float32: "float", torch.float64: "double"}
 class Task(ctypes.Structure):
     """The arguments of an E-step: kernel.cpp says what they are."""
 
-    _fields_ = [  # noqa: RUF012
+    _fields_ = [
         *((name, c_int64) for name in ("batch", "n_states", "n_latents", "n_layers", "activation", "n_threads")),
         *((name, c_int64) for name in ("selection", "n_parents", "n_children", "n_generations", "n_flips", "n_drawn")),
         *((name, c_double) for name in ("log_off", "sigma2")),
@@ -83,7 +83,9 @@ def _compiled() -> Path:
         handle, temporary = tempfile.mkstemp(suffix=".so", dir=folder)
         os.close(handle)
         try:
-            subprocess.run([compiler, *FLAGS, str(SOURCE), "-o", temporary], capture_output=True, check=True, timeout=300)
+            subprocess.run(
+                [compiler, *FLAGS, str(SOURCE), "-o", temporary], capture_output=True, check=True, timeout=300
+            )
             os.replace(temporary, path)
         finally:
             Path(temporary).unlink(missing_ok=True)
@@ -96,7 +98,9 @@ def _processor() -> bytes:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return f"{platform.machine()} {platform.processor()}".encode()
-    return "\n".join(sorted({line for line in lines if line.startswith(("model name", "flags", "Features", "CPU"))})).encode()
+    return "\n".join(
+        sorted({line for line in lines if line.startswith(("model name", "flags", "Features", "CPU"))})
+    ).encode()
 
 
 def _cache_dir() -> Path:

@@ -21,7 +21,7 @@ from tvae.datasets import Picture
 from tvae.datasets.images import cut
 from tvae.fit import Fit
 from tvae.inference import e_step
-from tvae.learning import weighty_states
+from tvae.learning import outputs, weighty_states
 from tvae.metrics import psnr, ssim
 from tvae.patches import average, nearest, patch_weights
 from tvae.streams import Stream, derive
@@ -83,8 +83,8 @@ def _moments(
     for round_ in range(n_rounds):
         rng = Stream(derive(config.seed, "restore", round_), index)
         packed = e_step(model, config.ea, x, packed, rng, observed).packed
-    rows = weighty_states(e_step(model, config.ea, x, packed, None, observed), model.n_latents, PRUNE)
-    mu = model.decoder(rows.z)
+    rows = weighty_states(e_step(model, config.ea, x, packed, None, observed), PRUNE)
+    mu = outputs(model.decoder, rows)
     weighted = rows.weight[:, None] * mu
     mean = torch.zeros_like(x).index_add_(0, rows.point, weighted)
     square = torch.zeros_like(x).index_add_(0, rows.point, weighted * mu)
