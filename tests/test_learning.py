@@ -48,6 +48,18 @@ def test_the_gradient_is_that_of_the_elbo(hidden, masked):
         torch.testing.assert_close(g, -e / N, atol=1e-9, rtol=1e-9)
 
 
+def test_imputed_values_stand_at_their_posterior_mean():
+    model, x, observed, step = setting(masked=True)
+    z, weights = unpack(step.packed, H, torch.float64), step.weights
+    mu = model.decoder(z)
+    filled = x.where(observed, (weights[..., None] * mu.detach()).sum(1))
+    expected = (weights * (filled[:, None] - mu).square().sum(-1)).sum() / (2 * model.sigma2 * N)
+    found = decoder_loss(model, x, weighty_states(step, 0), observed, impute=True)
+    parameters = list(model.decoder.parameters())
+    for g, e in zip(torch.autograd.grad(found, parameters), torch.autograd.grad(expected, parameters), strict=True):
+        torch.testing.assert_close(g, e)
+
+
 def test_pruning_leaves_out_no_more_than_it_may():
     _, x, _, step = setting()
     for prune in (1e-3, 0.05, 0.5):

@@ -82,6 +82,7 @@ class ModelConfig:
     solver: str = option(
         "adam", "of the decoder: adam by minibatch, or (linear only) exact once an epoch", choices=("adam", "exact")
     )
+    impute: bool = option(True, "adam: missing values stand at their posterior mean in the gradient, else are left out")
 
 
 @dataclass

@@ -108,7 +108,7 @@ class Fit:
         self.totals.add(x, step, rows, observed)
         if self.config.model.solver == "adam":
             self.optimiser.zero_grad()
-            decoder_loss(self.model, x, rows, observed).backward()
+            decoder_loss(self.model, x, rows, observed, self.config.model.impute).backward()
             self.optimiser.step()
             self.schedule.step()
 

@@ -50,9 +50,15 @@ def outputs(decoder: Decoder, rows: Rows) -> Tensor:
     return decoder.rest(FirstLayer.apply(rows.packed, decoder.weights[0], decoder.biases[0]))
 
 
-def decoder_loss(model: Model, x: Tensor, rows: Rows, observed: Tensor | None = None) -> Tensor:
-    """-F / B up to terms without W; its gradient is Eq. (4) divided by the number of data points."""
+def decoder_loss(model: Model, x: Tensor, rows: Rows, observed: Tensor | None = None, impute: bool = False) -> Tensor:
+    """-F / B up to terms without W; its gradient is Eq. (4) divided by the number of data points.
+
+    Missing values are left out, or with `impute` (paper, Appendix C) stand at their posterior mean, Eq. (15).
+    """
     mu = outputs(model.decoder, rows)
+    if observed is not None and impute:
+        mean = torch.zeros_like(x).index_add_(0, rows.point, rows.weight[:, None] * mu.detach())
+        x, observed = torch.where(observed, x, mean), None
     of_point = None if observed is None else observed[rows.point]
     error = squared_error(x[rows.point], mu[:, None], of_point)[:, 0]
     return (rows.weight * error).sum() / (2 * model.sigma2 * len(x))
