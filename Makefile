@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow lint types bars clean
+.PHONY: help demo test test-slow lint types bars bench clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -41,6 +41,9 @@ types: $(VENV)/.installed-dev  ## mypy
 bars: $(VENV)/.installed  ## the paper's first experiment: ten seeds each of bars and correlated bars, with figures
 	$(BIN)/python -m tvae.train -m experiment=bars,bars_correlated seed=0,1,2,3,4,5,6,7,8,9
 	$(BIN)/python scripts/bars.py outputs/train
+
+bench: $(VENV)/.installed  ## seconds per epoch, memory and scaling; writes outputs/bench
+	$(BIN)/python scripts/bench.py
 
 clean:  ## remove the environment and caches, keep outputs
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis dist

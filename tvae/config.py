@@ -66,7 +66,7 @@ class ImageConfig(DatasetConfig):
     name: str = option(MISSING, "the picture, or file: the one in `image`", choices=PICTURES)
     patch_size: Optional[int] = option(None, "pixels along a side of a patch; null: by the noise", ge=1)
     stride: int = option(1, "pixels between the patches that are averaged into the restored image", ge=1)
-    train_stride: int = option(1, "pixels between the patches that are trained on", ge=1)
+    train_stride: Optional[int] = option(None, "pixels between the patches trained on; null: by the image's size", ge=1)
     average: str = option("uniform", "how overlapping patches are weighted: all alike, or by centre", choices=AVERAGES)
 
 

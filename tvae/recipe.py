@@ -6,6 +6,8 @@ figures behind them are in the README; every one of them can be overruled by set
 
 from __future__ import annotations
 
+import logging
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +15,11 @@ import numpy as np
 from tvae.config import BarsConfig, Config, ImageConfig, UserError, inconsistencies
 from tvae.datasets import Picture
 from tvae.datasets.images import make_picture
+
+log = logging.getLogger(__name__)
+
+PATCHES_MAX = 150_000  # more than that are thinned out for training; restoration takes them all
+MEMORY_TO_TELL = 2.0  # GB
 
 
 def complete(config: Config, picture: Picture | None = None) -> Config:
@@ -24,7 +31,10 @@ def complete(config: Config, picture: Picture | None = None) -> Config:
     elif isinstance(dataset, ImageConfig):
         picture = picture or make_picture(config)
         noise = estimate_noise(picture.noisy, picture.missing) * 255 / picture.image.peak
-        dataset = replace(dataset, patch_size=dataset.patch_size or (12 if noise > 35 else 8))
+        patch_size = dataset.patch_size or (12 if noise > 35 else 8)
+        n_patches = math.prod(max(1, side - patch_size + 1) for side in picture.noisy.shape[:2])
+        train_stride = dataset.train_stride or math.ceil(math.sqrt(n_patches / PATCHES_MAX))
+        dataset = replace(dataset, patch_size=patch_size, train_stride=train_stride)
         n_latents = model.n_latents or 64
         epochs = epochs or 20
     hidden = [n_latents] if model.hidden is None else model.hidden
@@ -33,7 +43,37 @@ def complete(config: Config, picture: Picture | None = None) -> Config:
     problems = inconsistencies(completed)
     if problems:
         raise UserError(*problems)
+    if picture is not None:
+        tell_memory(completed, picture)
     return completed
+
+
+def tell_memory(config: Config, picture: Picture) -> None:
+    """Say how much memory a large image will take, before it is taken, and how to need less."""
+    options, n_latents = config.dataset, config.model.n_latents
+    assert isinstance(options, ImageConfig)
+    patch_size, train_stride = options.patch_size, options.train_stride
+    assert patch_size is not None
+    assert train_stride is not None
+    assert n_latents is not None
+    height, width, n_channels = picture.noisy.shape
+
+    def count(stride: int) -> int:
+        return math.prod(max(0, side - patch_size) // stride + 1 for side in (height, width))
+
+    n_values = patch_size**2 * n_channels
+    state_bytes = config.states.n_states * math.ceil(n_latents / 8)
+    # In training: data in double and working precision, states twice while they are saved. In restoration: all patches,
+    # their mean and variance in working and double precision, and their states.
+    training = count(train_stride) * (12 * n_values + 2 * state_bytes)
+    restoring = count(options.stride) * (28 * n_values + state_bytes)
+    gigabytes = (training + restoring) / 2**30
+    if gigabytes > MEMORY_TO_TELL:
+        log.warning(
+            "%d x %d pixels, %d patches to train on: this needs about %.1f GB of memory; less with a larger "
+            "dataset.train_stride or dataset.stride, or fewer states.n_states",
+            width, height, count(train_stride), gigabytes,
+        )  # fmt: skip
 
 
 def estimate_noise(pixels: np.ndarray, missing: np.ndarray | None) -> float:

@@ -46,12 +46,13 @@ def restore(fit: Fit, picture: Picture, keep_observed: bool, n_rounds: int) -> R
     """
     options = fit.config.dataset
     assert isinstance(options, ImageConfig)
-    assert options.patch_size is not None
-    patch_size, stride = options.patch_size, options.stride
+    patch_size, stride, train_stride = options.patch_size, options.stride, options.train_stride
+    assert patch_size is not None
+    assert train_stride is not None
     x, observed, states = fit.data, fit.observed, fit.states
-    if stride != options.train_stride:
+    if stride != train_stride:
         x, observed = fit.to_model(*cut(picture, patch_size, stride))
-        place = nearest(picture.noisy.shape, patch_size, options.train_stride, stride)
+        place = nearest(picture.noisy.shape, patch_size, train_stride, stride)
         states = states[place.to(states.device)]
     mean, variance = torch.empty_like(x), torch.empty_like(x)
     for index in torch.arange(len(x), device=x.device).split(CHUNK):

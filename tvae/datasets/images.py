@@ -25,6 +25,7 @@ def make(config: Config, picture: Picture | None = None) -> Dataset:
     picture = picture or make_picture(config)
     size = options.patch_size
     assert size is not None
+    assert options.train_stride is not None
     height, width, n_channels = picture.noisy.shape
     if size > min(height, width):
         raise UserError(
