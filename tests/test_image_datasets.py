@@ -38,8 +38,6 @@ def make(tmp_path):
 def load(make):
     options = ("dataset=file", "dataset.patch_size=4", "dataset.train_stride=1")
     return lambda *overrides: datasets.load(make(*options, *overrides))
-        make("dataset=file", "dataset.patch_size=4", "dataset.train_stride=1", *overrides)
-    )
 
 
 def test_noise_has_the_wanted_statistics():
