@@ -133,8 +133,8 @@ def e_step(
         held.append(tensor.detach().contiguous())
         return held[-1].data_ptr()
 
-    def array(kind: type, values: list[int]) -> int:
-        held.append((kind * len(values))(*values))
+    def array(values: list[int]) -> int:
+        held.append((c_int64 * len(values))(*values))
         return ctypes.addressof(held[-1])
 
     new_packed, n_accepted = torch.empty_like(packed), torch.empty(batch, dtype=torch.int64)
@@ -155,9 +155,9 @@ def e_step(
         n_drawn=rng.n_drawn if rng is not None else 0,
         log_off=torch.log1p(-model.pi).sum().item(),
         sigma2=model.sigma2.item(),
-        sizes=array(c_int64, decoder.sizes),
-        weights=array(c_void_p, [address(weight) for weight in decoder.weights]),
-        biases=array(c_void_p, [address(bias) for bias in decoder.biases]),
+        sizes=array(decoder.sizes),
+        weights=array([address(weight) for weight in decoder.weights]),
+        biases=array([address(bias) for bias in decoder.biases]),
         logit=address(torch.logit(model.pi)),
         numbers=address(code_numbers(model.n_latents, x.device)),
         keys=address(rng.key) if rng is not None else None,
@@ -216,6 +216,6 @@ class FirstLayer(torch.autograd.Function):
         return multiply(packed, weight, bias)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor, Tensor]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor, Tensor]:
         (packed,) = ctx.saved_tensors
         return None, multiply_transposed(packed, grad, ctx.n_latents), grad.sum(0)
