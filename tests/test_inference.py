@@ -5,11 +5,21 @@ from reference import PointStream, Theta
 from reference import e_step as slow_e_step
 from reference import elbo as slow_elbo
 
+from tvae import native
 from tvae.config import EaConfig
 from tvae.inference import e_step
 from tvae.model import log_likelihood
 from tvae.states import all_states, codes, init_states, is_repeated, pack, unpack
 from tvae.streams import Stream
+
+
+@pytest.fixture(params=["native", "torch"], autouse=True)
+def engine(request, monkeypatch):
+    """Everything here holds for both engines."""
+    if request.param == "torch":
+        monkeypatch.setattr(native, "supports", lambda *_: False)
+    elif not native.available():
+        pytest.skip("no C++ compiler, or TVAE_NATIVE=0")
 
 
 def initial(model, n_states, n_points=5, seed=4):

@@ -7,18 +7,16 @@ composing; `resolve` checks the rest and turns the composed configuration into p
 from __future__ import annotations
 
 import difflib
-import itertools
 import math
-import os
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Optional
 
-import torch
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, DictConfig, OmegaConf
 
 from tvae.decoder import ACTIVATIONS
+from tvae.device import device_problems
 from tvae.evolution import MUTATIONS, SELECTIONS
 from tvae.patches import AVERAGES
 
@@ -173,7 +171,9 @@ def resolve(cfg: DictConfig) -> Config:
     assert isinstance(config, Config)
     if isinstance(config.dataset, ImageConfig) and config.image is not None:
         config.dataset.name = "file"
-    problems = _out_of_range(config, "") + inconsistencies(config) + _wrong_image(config) + _wrong_device(config.device)
+    problems = (
+        _out_of_range(config, "") + inconsistencies(config) + _wrong_image(config) + device_problems(config.device)
+    )
     if problems:
         raise UserError(*problems)
     return config
@@ -282,38 +282,3 @@ def _wrong_image(config: Config) -> list[str]:
         ),
     }
     return [problem for problem, is_wrong in wrong.items() if is_wrong]
-
-
-def _wrong_device(name: str) -> list[str]:
-    if name in ("auto", "cpu"):
-        return []
-    kind, _, number = name.partition(":")
-    if kind not in ("cuda", "mps") or (number and not (kind == "cuda" and number.isdigit())):
-        return [f"device={name}: must be one of auto, cpu, cuda, cuda:N, mps"]
-    if kind == "cuda" and int(number or 0) >= torch.cuda.device_count():
-        return [f"device={name}: this machine has {torch.cuda.device_count()} CUDA devices"]
-    if kind == "mps" and not torch.backends.mps.is_available():
-        return ["device=mps: not available on this machine"]
-    return []
-
-
-def choose_threads(config: Config, n_outputs: int) -> int:
-    """Waking a second thread costs more than it brings where a batch is little work (measured on bars)."""
-    if config.threads is not None:
-        return config.threads
-    assert config.model.n_latents is not None
-    assert config.model.hidden is not None
-    sizes = [config.model.n_latents, *config.model.hidden, n_outputs]
-    n_products = sum(a * b for a, b in itertools.pairwise(sizes))
-    return 1 if config.batch_size * config.states.n_states * n_products < 2e6 else os.cpu_count() or 1
-
-
-def choose_device(config: Config) -> torch.device:
-    """`auto` takes an accelerator where there is one that can do the wanted precision."""
-    if config.device != "auto":
-        return torch.device(config.device)
-    if torch.cuda.is_available():
-        return torch.device("cuda")
-    if torch.backends.mps.is_available() and config.precision == "float32":
-        return torch.device("mps")
-    return torch.device("cpu")

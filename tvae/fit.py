@@ -16,9 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tvae.config import Config, choose_device, choose_threads
+from tvae.config import Config
 from tvae.datasets import Dataset, Units, units_of
 from tvae.decoder import Decoder
+from tvae.device import choose_device, choose_threads
 from tvae.inference import e_step
 from tvae.learning import (
     Totals,
@@ -164,8 +165,11 @@ class Fit:
 
 def make_fit(config: Config, dataset: Dataset) -> Fit:
     """Training at its start, on the device and with the threads that suit the work."""
-    torch.set_num_threads(choose_threads(config, dataset.data.shape[1]))
-    return Fit(config, dataset, choose_device(config))
+    assert config.model.n_latents is not None
+    assert config.model.hidden is not None
+    sizes = [config.model.n_latents, *config.model.hidden, dataset.data.shape[1]]
+    torch.set_num_threads(config.threads or choose_threads(config.batch_size * config.states.n_states, sizes))
+    return Fit(config, dataset, choose_device(config.device, config.precision))
 
 
 def make_model(config: Config, dataset: Dataset, units: Units) -> Model:
