@@ -4,6 +4,7 @@ import torch
 from tvae.config import BarsConfig, Config, EaConfig, LrConfig, ModelConfig, StatesConfig
 from tvae.decoder import Decoder
 from tvae.model import Model
+from tvae.states import init_states
 
 
 @pytest.fixture(autouse=True)
@@ -32,6 +33,13 @@ def random_data(n_points=5, n_outputs=7, seed=1, dtype=torch.float64):
 
 def random_mask(n_points=5, n_outputs=7, seed=2):
     return torch.rand(n_points, n_outputs, generator=torch.Generator().manual_seed(seed)) < 0.6
+
+
+def draw_states(pi, n_states, n_points, shared, rng):
+    """(N, S, ceil(H/8)): initial states, as a run makes them."""
+    packed = torch.empty(n_points, n_states, (len(pi) + 7) // 8, dtype=torch.uint8)
+    init_states(packed, pi, shared, rng)
+    return packed
 
 
 def small_config(**changes):

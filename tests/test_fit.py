@@ -8,7 +8,7 @@ from conftest import small_config
 from tvae import datasets
 from tvae.config import BarsConfig, LrConfig, ModelConfig, StatesConfig
 from tvae.datasets import Dataset, Units, bars, units_of
-from tvae.fit import Fit, TrainingFailed
+from tvae.fit import STATES, Fit, TrainingFailed
 from tvae.model import log_likelihood
 from tvae.states import all_states
 from tvae.train import known_facts
@@ -49,6 +49,18 @@ def test_stopping_anywhere_and_going_on_changes_nothing(solver):
         elbos += [r.elbo for r in second.epochs()]
         assert elbos == expected
         assert same(second.state_dict(), whole.state_dict())
+
+
+def test_states_in_a_file_are_the_same_states(tmp_path):
+    config = small_config()
+    dataset = datasets.load(config)
+    in_memory = Fit(config, dataset, CPU)
+    expected = [r.elbo for r in in_memory.epochs()]
+    config.states.memmap = True
+    in_file = Fit(config, dataset, CPU, tmp_path)
+    assert [r.elbo for r in in_file.epochs()] == expected
+    stored = torch.frombuffer(bytearray((tmp_path / STATES).read_bytes()), dtype=torch.uint8)
+    assert torch.equal(stored.view(in_memory.states.shape), in_memory.states)
 
 
 def test_same_seed_same_result_other_seed_another():

@@ -1,6 +1,6 @@
 import pytest
 import torch
-from conftest import random_data, random_mask, random_model
+from conftest import draw_states, random_data, random_mask, random_model
 from reference import PointStream, Theta
 from reference import e_step as slow_e_step
 from reference import elbo as slow_elbo
@@ -9,7 +9,7 @@ from tvae import native
 from tvae.config import EaConfig
 from tvae.inference import e_step
 from tvae.model import log_likelihood
-from tvae.states import all_states, codes, init_states, is_repeated, pack, unpack
+from tvae.states import all_states, codes, is_repeated, pack, unpack
 from tvae.streams import Stream
 
 
@@ -23,7 +23,7 @@ def engine(request, monkeypatch):
 
 
 def initial(model, n_states, n_points=5, seed=4):
-    return init_states(model.pi, n_states, n_points, False, torch.Generator().manual_seed(seed))
+    return draw_states(model.pi, n_states, n_points, False, torch.Generator().manual_seed(seed))
 
 
 def as_tuples(packed, n_latents):

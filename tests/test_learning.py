@@ -1,6 +1,6 @@
 import pytest
 import torch
-from conftest import random_data, random_mask, random_model
+from conftest import draw_states, random_data, random_mask, random_model
 
 from tvae.config import EaConfig, LrConfig
 from tvae.inference import e_step
@@ -13,7 +13,7 @@ from tvae.learning import (
     update_prior_and_noise,
     weighty_states,
 )
-from tvae.states import init_states, unpack
+from tvae.states import unpack
 
 N, H, D = 40, 6, 7
 
@@ -21,7 +21,7 @@ N, H, D = 40, 6, 7
 def setting(hidden=(5,), masked=False, n_states=12):
     model, x = random_model(H, hidden, D), random_data(N, D)
     observed = random_mask(N, D) if masked else None
-    packed = init_states(model.pi, n_states, N, False, torch.Generator().manual_seed(4))
+    packed = draw_states(model.pi, n_states, N, False, torch.Generator().manual_seed(4))
     return model, x, observed, e_step(model, EaConfig(), x, packed, None, observed)
 
 

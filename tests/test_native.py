@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 import torch
-from conftest import random_data, random_mask, random_model
+from conftest import draw_states, random_data, random_mask, random_model
 
 from tvae import native
 from tvae.config import EaConfig
@@ -15,7 +15,7 @@ from tvae.decoder import ACTIVATIONS
 from tvae.evolution import SELECTIONS
 from tvae.inference import EStep, e_step
 from tvae.native import FirstLayer, multiply, multiply_transposed
-from tvae.states import codes, init_states, is_repeated, pack
+from tvae.states import codes, is_repeated, pack
 from tvae.streams import Stream
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="no C++ compiler, or TVAE_NATIVE=0")
@@ -32,7 +32,7 @@ def torch_e_step(monkeypatch, *arguments):
 def setting(n_latents, hidden, n_outputs, n_states, n_points=5, dtype=torch.float64, activation="relu"):
     model = random_model(n_latents, hidden, n_outputs, activation=activation).to(dtype)
     x = random_data(n_points, n_outputs).to(dtype)
-    packed = init_states(model.pi.double(), n_states, n_points, False, torch.Generator().manual_seed(3))
+    packed = draw_states(model.pi.double(), n_states, n_points, False, torch.Generator().manual_seed(3))
     return model, x, packed
 
 
@@ -142,7 +142,8 @@ from tvae.model import Model
 from tvae.states import init_states
 from tvae.streams import Stream, generator
 model = Model(Decoder(12, [5], 7, "relu", generator(0)), torch.full((12,), 0.2), 1.0)
-packed = init_states(model.pi, 16, 3, True, generator(0))
+packed = torch.empty(3, 16, (model.n_latents + 7) // 8, dtype=torch.uint8)
+init_states(packed, model.pi, True, generator(0))
 step = e_step(model, EaConfig(), torch.zeros(3, 7), packed, Stream(0, torch.arange(3)))
 assert step.elbo.isfinite().all()
 native.FirstLayer.apply(packed[0], model.decoder.weights[0], model.decoder.biases[0]).sum().backward()

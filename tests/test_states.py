@@ -1,9 +1,10 @@
 import pytest
 import torch
+from conftest import draw_states
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tvae.states import all_states, code_numbers, codes, init_states, is_repeated, keep_best, pack, unpack
+from tvae.states import all_states, code_numbers, codes, is_repeated, keep_best, pack, unpack
 
 
 @settings(max_examples=30, deadline=None)
@@ -39,7 +40,7 @@ def test_the_fittest_distinct_states_stay():
 @pytest.mark.parametrize("shared", [True, False])
 def test_initial_states_are_distinct_and_shared_or_not(n_latents, shared):
     pi = torch.full((n_latents,), 1 / n_latents, dtype=torch.float64)
-    packed = init_states(pi, 30, 5, shared, torch.Generator().manual_seed(0))
+    packed = draw_states(pi, 30, 5, shared, torch.Generator().manual_seed(0))
     assert packed.shape == (5, 30, (n_latents + 7) // 8)
     code = codes(packed, n_latents)
     assert not is_repeated(code).any()
@@ -52,11 +53,11 @@ def test_initial_states_come_from_the_prior(n_latents):
     """A single state per set is a plain draw from the prior."""
     pi = torch.linspace(0.05, 0.6, n_latents, dtype=torch.float64)
     n = 20000
-    z = unpack(init_states(pi, 1, n, False, torch.Generator().manual_seed(1)), n_latents, torch.float64)[:, 0]
+    z = unpack(draw_states(pi, 1, n, False, torch.Generator().manual_seed(1)), n_latents, torch.float64)[:, 0]
     assert ((z.mean(0) - pi).abs() <= 4 * (pi * (1 - pi) / n).sqrt()).all()
 
 
 def test_a_prior_too_sharp_for_s_distinct_states_is_flattened():
     pi = torch.full((20,), 1e-6, dtype=torch.float64)
-    packed = init_states(pi, 500, 1, True, torch.Generator().manual_seed(0))
+    packed = draw_states(pi, 500, 1, True, torch.Generator().manual_seed(0))
     assert not is_repeated(codes(packed, 20)).any()

@@ -9,12 +9,13 @@ readers ignore it.
 from __future__ import annotations
 
 import hashlib
-import io
 import logging
 import os
 import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 
@@ -28,12 +29,13 @@ class DamagedCheckpoint(Exception):
     """A file that is not, or no longer, what was written."""
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Replace `path` by `content`, so that a reader sees the old file or the new one and nothing between."""
+@contextmanager
+def atomic_file(path: Path) -> Iterator[BinaryIO]:
+    """A file to write that becomes `path` at the end; a reader sees the old file or the new one and nothing between."""
     temporary = path.with_name(f".{path.name}.partial")
     try:
-        with open(temporary, "wb") as file:
-            file.write(content)
+        with open(temporary, "w+b") as file:
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
@@ -41,32 +43,46 @@ def write_atomically(path: Path, content: bytes) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def write_atomically(path: Path, content: bytes) -> None:
+    with atomic_file(path) as file:
+        file.write(content)
+
+
 def save(directory: Path, content: dict[str, Any]) -> None:
     """Write `content` (tensors and plain values) as the newest checkpoint; the one before it is kept."""
     newest = directory / NAME
     new = directory / f"{NAME}.new"
-    write_atomically(new, _with_checksum(content))
+    with atomic_file(new) as file:
+        torch.save(content, file)
+        # A zip archive ends with the length of its comment, here none yet, and the comment.
+        length = file.tell() - 2
+        checksum = _checksum(file, length)
+        file.seek(length)
+        file.write(COMMENT_LENGTH.to_bytes(2, "little") + checksum)
     if newest.exists():
         os.replace(newest, directory / PREVIOUS)
     os.replace(new, newest)
 
 
-def _with_checksum(content: dict[str, Any]) -> bytes:
-    """A `torch.save` file; a zip archive ends with the length of its comment (here none yet) and the comment."""
-    buffer = io.BytesIO()
-    torch.save(content, buffer)
-    archive = buffer.getvalue()[:-2]
-    return archive + COMMENT_LENGTH.to_bytes(2, "little") + hashlib.sha256(archive).hexdigest().encode()
+def _checksum(file: BinaryIO, length: int) -> bytes:
+    """SHA-256 of the first `length` bytes, in hexadecimal."""
+    digest = hashlib.sha256()
+    file.seek(0)
+    while length > 0 and (block := file.read(min(length, 1 << 20))):
+        digest.update(block)
+        length -= len(block)
+    return digest.hexdigest().encode()
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The content of a checkpoint file, or `DamagedCheckpoint`."""
+    """The content of a checkpoint file, its tensors mapped from the file, or `DamagedCheckpoint`."""
     try:
-        stored = path.read_bytes()
-        archive, end = stored[: -COMMENT_LENGTH - 2], stored[-COMMENT_LENGTH:]
-        if hashlib.sha256(archive).hexdigest().encode() != end:
-            raise DamagedCheckpoint(f"{path}: damaged, its checksum is wrong")
-        content = torch.load(io.BytesIO(stored), map_location="cpu", weights_only=True)
+        with open(path, "rb") as file:
+            length = file.seek(0, os.SEEK_END) - COMMENT_LENGTH - 2
+            file.seek(max(0, length + 2))
+            if file.read() != _checksum(file, length):
+                raise DamagedCheckpoint(f"{path}: damaged, its checksum is wrong")
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except (pickle.UnpicklingError, RuntimeError, OSError) as error:
         raise DamagedCheckpoint(f"{path}: not a readable checkpoint ({type(error).__name__})") from error
     if not isinstance(content, dict):

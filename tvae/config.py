@@ -87,6 +87,7 @@ class ModelConfig:
 class StatesConfig:
     n_states: int = option(64, "S: states of each data point", ge=1)
     shared: bool = option(True, "all data points start from the same states, else each from its own")
+    memmap: bool = option(False, "states live in a file of the run directory, for more than fit into memory (CPU)")
 
 
 @dataclass
@@ -132,6 +133,7 @@ class Config:
     seed: int = option(0, "of weights, initial states and search", ge=0)
     precision: str = option("float32", "of all computation", choices=("float32", "float64"))
     device: str = option("auto", "auto, cpu, cuda, cuda:N or mps")
+    compile: bool = option(False, "torch.compile what lies behind the decoder's first layer")
     threads: Optional[int] = option(None, "of the CPU; null: one for small models, else all cores", ge=1)
     init_from: Optional[str] = option(None, "run directory whose parameters and states this run starts from")
     restore_every: int = option(10, "epochs between restorations of the image while training", ge=1)

@@ -7,10 +7,12 @@ as if it had not been.
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -30,8 +32,10 @@ from tvae.learning import (
     weighty_states,
 )
 from tvae.model import Model
-from tvae.states import all_states, init_states, pack
+from tvae.states import init_states
 from tvae.streams import Stream, derive, generator
+
+STATES = "states.bin"  # the file of the states, where they do not fit into memory
 
 
 class TrainingFailed(Exception):
@@ -52,14 +56,18 @@ class Epoch:
 
 
 class Fit:
-    def __init__(self, config: Config, dataset: Dataset, device: torch.device):
+    def __init__(self, config: Config, dataset: Dataset, device: torch.device, folder: Path | None = None):
+        """`folder`: of the states, where they are to be in a file."""
         self.config = config
         self.dtype: torch.dtype = getattr(torch, config.precision)
         self.units = units_of(dataset, config.dataset.standardise)
         self.device = device
         self.data, self.observed = self.to_model(dataset.data, dataset.observed)
-        self.model = make_model(config, dataset, self.units).to(device, self.dtype)
-        self.states = make_states(config, self.model.pi.cpu().double(), len(self.data)).to(device)
+        initial = make_model(config, dataset, self.units)
+        self.model = copy.deepcopy(initial).to(device, self.dtype)
+        if config.compile:
+            self.model.decoder.rest = torch.compile(self.model.decoder.rest)  # type: ignore[method-assign]
+        self.states = make_states(config, initial.pi, len(self.data), device, folder)
         parameters = list(self.model.decoder.parameters())
         rate = config.lr.min if config.lr.kind == "cyclic" else config.lr.max
         self.optimiser = torch.optim.Adam(parameters, lr=rate, fused=device.type in ("cpu", "cuda"))
@@ -163,13 +171,13 @@ class Fit:
         self.totals.sums = {name: value.to(self.device) for name, value in content["totals"].items()}
 
 
-def make_fit(config: Config, dataset: Dataset) -> Fit:
+def make_fit(config: Config, dataset: Dataset, folder: Path | None = None) -> Fit:
     """Training at its start, on the device and with the threads that suit the work."""
     assert config.model.n_latents is not None
     assert config.model.hidden is not None
     sizes = [config.model.n_latents, *config.model.hidden, dataset.data.shape[1]]
     torch.set_num_threads(config.threads or choose_threads(config.batch_size * config.states.n_states, sizes))
-    return Fit(config, dataset, choose_device(config.device, config.precision))
+    return Fit(config, dataset, choose_device(config.device, config.precision), folder)
 
 
 def make_model(config: Config, dataset: Dataset, units: Units) -> Model:
@@ -188,8 +196,16 @@ def make_model(config: Config, dataset: Dataset, units: Units) -> Model:
     return Model(decoder, pi, sigma2)
 
 
-def make_states(config: Config, pi: Tensor, n_points: int) -> Tensor:
-    """(N, S, ceil(H/8)): initial states from the prior, or all there are."""
-    if config.states.n_states == 2 ** len(pi):
-        return pack(all_states(len(pi)))[None].repeat(n_points, 1, 1)
-    return init_states(pi, config.states.n_states, n_points, config.states.shared, generator(config.seed, "states"))
+def make_states(config: Config, pi: Tensor, n_points: int, device: torch.device, folder: Path | None) -> Tensor:
+    """(N, S, ceil(H/8)) uint8: initial states from the prior, in memory or in a file in `folder`."""
+    shape = (n_points, config.states.n_states, math.ceil(len(pi) / 8))
+    if config.states.memmap:
+        assert folder is not None
+        states = torch.from_file(str(folder / STATES), shared=True, size=math.prod(shape), dtype=torch.uint8).view(
+            shape
+        )
+    else:
+        states = torch.empty(shape, dtype=torch.uint8)
+    states = states.view(shape)
+    init_states(states, pi, config.states.shared, generator(config.seed, "states"))
+    return states if config.states.memmap else states.to(device)

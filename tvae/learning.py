@@ -32,9 +32,12 @@ class Rows(NamedTuple):
 
 
 def weighty_states(step: EStep, prune: float) -> Rows:
-    """Leave out states with q below prune / S: at most `prune` of the mass of a data point; the rest is rescaled."""
+    """Leave out states with q below prune / S: at most `prune` of the mass of a data point; the rest is rescaled.
+
+    On accelerators all stay in: how many there are would have to be waited for.
+    """
     weights = step.weights
-    if prune == 0:
+    if prune == 0 or weights.device.type != "cpu":
         batch, n_states = weights.shape
         point = torch.arange(batch, device=weights.device).repeat_interleave(n_states)
         return Rows(point, step.packed.flatten(0, 1), weights.flatten())

@@ -16,10 +16,12 @@ from omegaconf import OmegaConf
 
 from tvae.checkpoint import NAME, PREVIOUS, write_atomically
 from tvae.config import Config, UserError, flat
+from tvae.fit import STATES
 
 # Everything a run may write; nothing else in the directory is ever touched.
 PICTURES = ("input.png", "restored.png", "restored.tiff", "uncertainty.png", "uncertainty.tiff")
-OUTPUTS = ("config.yaml", "metrics.json", "history.csv", NAME, PREVIOUS, "run.log", "figures", "tensorboard", *PICTURES)
+REPORTS = ("config.yaml", "metrics.json", "history.csv", "run.log", "figures", "tensorboard")
+OUTPUTS = (*REPORTS, *PICTURES, NAME, PREVIOUS, STATES)
 # Options that do not change the result, so that a run may go on with others.
 FREE = ("restart", "device", "threads", "checkpoint_seconds", "data_dir")
 

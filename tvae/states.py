@@ -70,14 +70,17 @@ def all_states(n_latents: int) -> Tensor:
     return (torch.arange(2**n_latents)[:, None] >> torch.arange(n_latents) & 1).to(torch.uint8)
 
 
-def init_states(pi: Tensor, n_states: int, n_points: int, shared: bool, rng: torch.Generator) -> Tensor:
-    """(N, S, ceil(H/8)) uint8: S distinct states from the prior for each data point, or (`shared`) one set for all."""
-    n_sets = 1 if shared else n_points
-    n_latents = len(pi)
-    draw = _draw_from_all if n_latents <= 12 else _draw_by_rejection
-    room = max(1, 2**24 // (n_states * n_latents + (2**n_latents if n_latents <= 12 else 0)))  # sets drawn at once
-    sets = [draw(pi, n_states, min(room, n_sets - start), rng) for start in range(0, n_sets, room)]
-    return torch.cat(sets).repeat(n_points if shared else 1, 1, 1)
+def init_states(out: Tensor, pi: Tensor, shared: bool, rng: torch.Generator) -> None:
+    """Fill `out` (N, S, ceil(H/8)) uint8 from the prior: S distinct states for each data point, or one set for all."""
+    n_latents, n_states = len(pi), out.shape[1]
+    n_all = 2**n_latents if n_latents <= 12 else 0
+    draw = _draw_from_all if n_all else _draw_by_rejection
+    if n_states == n_all or shared:
+        out.copy_(draw(pi, n_states, 1, rng))
+        return
+    n_at_once = max(1, 2**24 // (n_states * n_latents + n_all))
+    for part in out.split(n_at_once):
+        part.copy_(draw(pi, n_states, len(part), rng))
 
 
 def _draw_from_all(pi: Tensor, n_states: int, n_sets: int, rng: torch.Generator) -> Tensor:

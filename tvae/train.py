@@ -52,7 +52,7 @@ def train(config: Config, path: Path, keep_observed: bool | None = None) -> dict
 
 
 def _train(config: Config, path: Path, dataset: Dataset, keep_observed: bool) -> dict[str, Any]:
-    fit = make_fit(config, dataset)
+    fit = make_fit(config, dataset, path)
     history: list[dict[str, Any]] = []
     saved = checkpoint.load_newest(path)
     if saved is not None:
