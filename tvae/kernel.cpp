@@ -10,7 +10,10 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <deque>
+#include <functional>
 #include <new>
+#include <thread>
 #include <type_traits>
 #include <vector>
 #if defined(__AVX2__)
@@ -35,29 +38,42 @@ template <class T> const Vec<T> &vec(const T *p) { return *reinterpret_cast<cons
 
 int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
-// ---- threads: the OpenMP pool that torch has started, whose entry point native.py hands over
+// ---- threads: the OpenMP pool that torch has started, whose entry point kernel.py hands over
 
 using Parallel = void (*)(void (*)(void *), void *, unsigned, unsigned);
 Parallel parallel = nullptr;
 
-template <class F> struct Tasks {
-  const F &work;
-  int64_t count;
-  std::atomic<int64_t> next{0};
-  static void run(void *self) {
-    auto &tasks = *static_cast<Tasks *>(self);
-    for (int64_t i; (i = tasks.next.fetch_add(1, std::memory_order_relaxed)) < tasks.count;) tasks.work(i);
+// Work in phases, each a number of tasks that threads take one by one; a phase begins when the one before is done. All
+// within one call of the pool: a call costs microseconds, but milliseconds where another process holds a core.
+class Phases {
+  struct Phase {
+    int64_t count;
+    std::function<void(int64_t)> work;
+    std::atomic<int64_t> next{0}, done{0};
+    Phase(int64_t count, std::function<void(int64_t)> work) : count(count), work(std::move(work)) {}
+  };
+  std::deque<Phase> phases;
+  int64_t most = 0;
+
+  static void work_through(void *self) {
+    for (auto &phase : static_cast<Phases *>(self)->phases) {
+      for (int64_t i; (i = phase.next++) < phase.count; ++phase.done) phase.work(i);
+      while (phase.done < phase.count) std::this_thread::yield();
+    }
+  }
+
+public:
+  void add(int64_t count, std::function<void(int64_t)> work) {
+    phases.emplace_back(count, std::move(work));
+    most = std::max(most, count);
+  }
+  void run(int64_t n_threads) {
+    if (parallel && n_threads > 1 && most > 1)
+      parallel(work_through, this, static_cast<unsigned>(n_threads), 0);
+    else
+      work_through(this);
   }
 };
-
-// work(i) for every i below count, by n_threads threads.
-template <class F> void for_each(int64_t count, int64_t n_threads, const F &work) {
-  Tasks<F> tasks{work, count};
-  if (parallel && n_threads > 1 && count > 1)
-    parallel(Tasks<F>::run, &tasks, static_cast<unsigned>(n_threads), 0);
-  else
-    Tasks<F>::run(&tasks);
-}
 
 template <class T> struct Aligned {  // to cache lines: vectors then never straddle two
   using value_type = T;
@@ -236,7 +252,7 @@ template <class T> struct Layer {
   int64_t panel_size() const { return panel * WIDTH<T>; }
   int64_t n_columns() const { return n_panels * panel_size(); }
 
-  void pack(int64_t which) {
+  void pack(int64_t which) const {
     const int64_t start = which * panel_size(), count = std::clamp<int64_t>(n_out - start, 0, panel_size());
     T *to = packed + start * n_in;
     for (int64_t k = 0; k < n_in; ++k, to += panel_size()) {
@@ -259,16 +275,15 @@ struct Network {  // the same fields as native.py's Network
   const void *const *weights, *const *biases;  // of each layer
 };
 
-// The layers behind the first. Their weights are in memory that this thread keeps: valid until the next call.
-template <class T> std::vector<Layer<T>> pack_layers(const Network &net, int64_t n_threads) {
+// The layers behind the first. Their packed weights are in memory that this thread keeps: valid until the next call.
+template <class T> std::vector<Layer<T>> hidden_layers(const Network &net) {
   static thread_local Array<T> memory;
   std::vector<Layer<T>> layers;
-  int64_t size = 0, n_panels = 0;
+  int64_t size = 0;
   for (int64_t i = 1; i < net.n_layers; ++i) {
     layers.emplace_back(net.sizes[i], net.sizes[i + 1], static_cast<const T *>(net.weights[i]),
                         static_cast<const T *>(net.biases[i]));
     size += layers.back().n_in * layers.back().n_columns();
-    n_panels += layers.back().n_panels;
   }
   memory.resize(size);
   size = 0;
@@ -276,12 +291,6 @@ template <class T> std::vector<Layer<T>> pack_layers(const Network &net, int64_t
     layer.packed = memory.data() + size;
     size += layer.n_in * layer.n_columns();
   }
-  for_each(n_panels, n_threads, [&](int64_t panel) {
-    for (auto &layer : layers) {
-      if (panel >= 0 && panel < layer.n_panels) layer.pack(panel);
-      panel -= layer.n_panels;
-    }
-  });
   return layers;
 }
 
@@ -601,12 +610,15 @@ template <class T> __attribute__((noinline)) Search<T> &search_of_thread() {
 }
 
 template <class T> void run_e_step(const Task &task) {
-  const auto layers = pack_layers<T>(task.decoder, task.n_threads);
-  for_each(task.batch, task.n_threads, [&](int64_t point) {
+  const auto layers = hidden_layers<T>(task.decoder);
+  Phases phases;
+  for (const auto &layer : layers) phases.add(layer.n_panels, [&](int64_t panel) { layer.pack(panel); });
+  phases.add(task.batch, [&](int64_t point) {
     Search<T> &search = search_of_thread<T>();
     search.prepare(task, layers);
     search.run(point);
   });
+  phases.run(task.n_threads);
 }
 
 // ---- products of packed states z (R, H) with matrices
@@ -617,21 +629,23 @@ void multiply(const uint8_t *packed, const T *weight, const T *bias, T *out, int
               int64_t n_columns, int64_t n_threads) {
   constexpr int64_t at_once = 8;
   const int64_t n_bytes = (n_latents + 7) / 8;
-  for_each((n_rows + at_once - 1) / at_once, n_threads, [&](int64_t part) {
+  Phases phases;
+  phases.add((n_rows + at_once - 1) / at_once, [=](int64_t part) {
     std::vector<int32_t> ones(8 * n_bytes);
     for (int64_t r = part * at_once; r < std::min(n_rows, (part + 1) * at_once); ++r) {
       const int64_t n_ones = list_ones(packed + r * n_bytes, n_bytes, ones.data());
       sum_rows(bias, weight, n_columns, ones.data(), n_ones, out + r * n_columns);
     }
   });
+  phases.run(n_threads);
 }
 
 // out (H, M) = z^T @ grad (R, M); a thread takes some of the columns, so that the order of summation is always that of r
 template <class T>
-void multiply_transposed(const uint8_t *packed, const T *grad, int64_t stride, T *out, int64_t n_rows,
+void multiply_transposed(Phases &phases, const uint8_t *packed, const T *grad, int64_t stride, T *out, int64_t n_rows,
                          int64_t n_latents, int64_t n_columns, int64_t n_threads) {
   const int64_t n_bytes = (n_latents + 7) / 8, at_once = round_up((n_columns + n_threads - 1) / n_threads, 16);
-  for_each((n_columns + at_once - 1) / at_once, n_threads, [&](int64_t part) {
+  phases.add((n_columns + at_once - 1) / at_once, [=](int64_t part) {
     const int64_t first = part * at_once, count = std::min(at_once, n_columns - first);
     for (int64_t h = 0; h < n_latents; ++h) std::fill_n(out + h * n_columns + first, count, T(0));
     std::vector<int32_t> ones(8 * n_bytes);
@@ -689,7 +703,7 @@ template <class T> class Backward {
 
 public:
   Backward(const Slope &task, Array<T> &value, Array<T> &slope, Array<Word> &on)
-      : task(task), layers(pack_layers<T>(task.decoder, task.n_threads)), n_rows(task.n_rows),
+      : task(task), layers(hidden_layers<T>(task.decoder)), n_rows(task.n_rows),
         n_bytes((task.n_latents + 7) / 8), n_outputs(task.decoder.sizes[task.decoder.n_layers]),
         width(widest(task.decoder, layers)), stride(stride_for<T>(width)), n_words(width / 64), value(value),
         slope(slope), on(on) {
@@ -700,16 +714,20 @@ public:
 
   void run() {
     const int64_t n_hidden = layers.size(), n_first = task.decoder.sizes[1];
-    for_each((n_rows + ROWS - 1) / ROWS, task.n_threads,
-             [&](int64_t part) { forward(part * ROWS, std::min(n_rows, (part + 1) * ROWS)); });
+    Phases phases;
+    for (const auto &layer : layers) phases.add(layer.n_panels, [&](int64_t panel) { layer.pack(panel); });
+    phases.add((n_rows + ROWS - 1) / ROWS,
+               [&](int64_t part) { forward(part * ROWS, std::min(n_rows, (part + 1) * ROWS)); });
+    for (int64_t i = n_hidden; i > 0; --i)
+      phases.add((layers[i - 1].n_in + UNITS - 1) / UNITS, [this, i](int64_t part) {
+        backward(i, part * UNITS, std::min(layers[i - 1].n_in, (part + 1) * UNITS));
+      });
+    multiply_transposed(phases, task.packed, slopes(0, 0), stride, static_cast<T *>(task.weight_gradients[0]), n_rows,
+                        task.n_latents, n_first, task.n_threads);
+    phases.run(task.n_threads);
     T *last = static_cast<T *>(task.bias_gradients[n_hidden]);
     std::fill_n(last, n_outputs, T(0));
     for (int64_t r = 0; r < n_rows; ++r) add_row(last, T(1), slopes(n_hidden, r), last, n_outputs);
-    for (int64_t i = n_hidden; i > 0; --i)
-      for_each((layers[i - 1].n_in + UNITS - 1) / UNITS, task.n_threads,
-               [&](int64_t part) { backward(i, part * UNITS, std::min(layers[i - 1].n_in, (part + 1) * UNITS)); });
-    multiply_transposed(task.packed, slopes(0, 0), stride, static_cast<T *>(task.weight_gradients[0]), n_rows,
-                        task.n_latents, n_first, task.n_threads);
   }
 
 private:
@@ -768,17 +786,33 @@ template <class T> void run_gradient(const Slope &task) {
 
 // ---- Adam, in one pass over memory
 
-template <class T>
-void adam(T *__restrict parameter, const T *__restrict gradient, T *__restrict mean, T *__restrict square, int64_t size,
-          T rate, T beta1, T beta2, T root, T epsilon, int64_t n_threads) {
+struct Update {  // the same fields as adam.py's Update
+  int64_t n_parameters, n_threads;
+  double rate, beta1, beta2, root, epsilon;
+  const int64_t *sizes;
+  void *const *parameters, *const *gradients, *const *means, *const *squares;
+};
+
+template <class T> void run_adam(const Update &task) {
   constexpr int64_t at_once = 1 << 15;
-  for_each((size + at_once - 1) / at_once, n_threads, [=](int64_t part) {
-    for (int64_t i = part * at_once; i < std::min(size, (part + 1) * at_once); ++i) {
+  const T rate = task.rate, beta1 = task.beta1, beta2 = task.beta2, root = task.root, epsilon = task.epsilon;
+  std::vector<std::pair<int64_t, int64_t>> parts;  // a parameter, and where in it to start
+  for (int64_t p = 0; p < task.n_parameters; ++p)
+    for (int64_t start = 0; start < task.sizes[p]; start += at_once) parts.emplace_back(p, start);
+  Phases phases;
+  phases.add(parts.size(), [&](int64_t part) {
+    const auto [p, start] = parts[part];
+    T *__restrict parameter = static_cast<T *>(task.parameters[p]);
+    const T *__restrict gradient = static_cast<const T *>(task.gradients[p]);
+    T *__restrict mean = static_cast<T *>(task.means[p]), *__restrict square = static_cast<T *>(task.squares[p]);
+    const int64_t end = std::min(task.sizes[p], start + at_once);
+    for (int64_t i = start; i < end; ++i) {
       mean[i] += (1 - beta1) * (gradient[i] - mean[i]);
       square[i] = beta2 * square[i] + (1 - beta2) * gradient[i] * gradient[i];
       parameter[i] -= rate * mean[i] / (std::sqrt(square[i]) / root + epsilon);
     }
   });
+  phases.run(task.n_threads);
 }
 
 }  // namespace
@@ -791,6 +825,8 @@ void e_step_float(const Task *task) { run_e_step<float>(*task); }
 void e_step_double(const Task *task) { run_e_step<double>(*task); }
 void gradient_float(const Slope *task) { run_gradient<float>(*task); }
 void gradient_double(const Slope *task) { run_gradient<double>(*task); }
+void adam_float(const Update *task) { run_adam<float>(*task); }
+void adam_double(const Update *task) { run_adam<double>(*task); }
 
 #define PRODUCTS(T)                                                                                                    \
   void multiply_##T(const uint8_t *packed, const T *weight, const T *bias, T *out, int64_t n_rows, int64_t n_latents,  \
@@ -799,15 +835,10 @@ void gradient_double(const Slope *task) { run_gradient<double>(*task); }
   }                                                                                                                    \
   void multiply_transposed_##T(const uint8_t *packed, const T *grad, T *out, int64_t n_rows, int64_t n_latents,        \
                                int64_t n_columns, int64_t n_threads) {                                                 \
-    multiply_transposed(packed, grad, n_columns, out, n_rows, n_latents, n_columns, n_threads);                                   \
+    Phases phases;                                                                                                     \
+    multiply_transposed(phases, packed, grad, n_columns, out, n_rows, n_latents, n_columns, n_threads);                \
+    phases.run(n_threads);                                                                                             \
   }
-#define ADAM(T)                                                                                                        \
-  void adam_##T(T *parameter, const T *gradient, T *mean, T *square, int64_t size, double rate, double beta1,          \
-                double beta2, double root, double epsilon, int64_t n_threads) {                                        \
-    adam<T>(parameter, gradient, mean, square, size, rate, beta1, beta2, root, epsilon, n_threads);                    \
-  }
-ADAM(float)
-ADAM(double)
 PRODUCTS(float)
 PRODUCTS(double)
 }
