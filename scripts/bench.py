@@ -113,10 +113,10 @@ def phases(fit: Fit) -> Any:
 
         return wrapper
 
-    originals = {name: getattr(fit_module, name) for name in ("e_step", "weighty_states", "decoder_loss")}
+    originals = {name: getattr(fit_module, name) for name in ("e_step", "weighty_states", "set_gradient")}
     fit_module.e_step = timed("E-step", originals["e_step"])
     fit_module.weighty_states = timed("weights", originals["weighty_states"])
-    fit_module.decoder_loss = timed("loss", originals["decoder_loss"])
+    fit_module.set_gradient = timed("gradient", originals["set_gradient"])
     add, step = fit.totals.add, fit.optimiser.step
     fit.totals.add = timed("sums", add)  # type: ignore[method-assign]
     fit.optimiser.step = timed("Adam", step)  # type: ignore[method-assign]

@@ -10,10 +10,12 @@ import torch
 from conftest import draw_states, random_data, random_mask, random_model
 
 from tvae import native
+from tvae.adam import Adam
 from tvae.config import EaConfig
 from tvae.decoder import ACTIVATIONS
 from tvae.evolution import SELECTIONS
 from tvae.inference import EStep, e_step
+from tvae.learning import decoder_loss, set_gradient, weighty_states
 from tvae.native import FirstLayer, multiply, multiply_transposed
 from tvae.states import codes, is_repeated, pack
 from tvae.streams import Stream
@@ -93,14 +95,15 @@ def test_single_precision(monkeypatch):
 
 def test_the_number_of_threads_changes_nothing():
     model, x, packed = setting(100, [130], 150, 64, n_points=16, dtype=torch.float32)
-    grad = torch.randn(16 * 64, 150, generator=torch.Generator().manual_seed(0))
+    weight = torch.rand(16 * 64, generator=torch.Generator().manual_seed(0))
+    point, rows = torch.arange(16).repeat_interleave(64), packed.flatten(0, 1)
     n_threads = torch.get_num_threads()
     found = []
     try:
         for n in (1, 2, 2):
             torch.set_num_threads(n)
             step = e_step(model, EaConfig(n_generations=3), x, packed, Stream(0, torch.arange(16)))
-            found.append([*step, multiply_transposed(packed.flatten(0, 1), grad, 100)])
+            found.append([*step, *native.gradient(model.decoder, x, point, rows, weight, 1.0)])
     finally:
         torch.set_num_threads(n_threads)
     for other in found[1:]:
@@ -129,6 +132,33 @@ def test_products_with_packed_states(n_latents, n_columns):
     expected = torch.autograd.grad(z @ weight + bias, (weight, bias), grad)
     found = torch.autograd.grad(FirstLayer.apply(pack(z), weight, bias), (weight, bias), grad)
     torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("hidden", [[], [37], [9, 70, 12]])
+@pytest.mark.parametrize("masked", [False, True])
+def test_the_gradient_is_that_of_autograd(hidden, masked):
+    model, x, packed = setting(23, hidden, 13, 30)
+    observed = random_mask(*x.shape) if masked else None
+    rows = weighty_states(e_step(model, EaConfig(), x, packed, None, observed), 1e-3)
+    parameters = [*model.decoder.weights, *model.decoder.biases]
+    assert native.has_gradient(model.decoder, x)
+    set_gradient(model, x, rows, observed)
+    expected = torch.autograd.grad(decoder_loss(model, x, rows, observed), parameters)
+    torch.testing.assert_close([p.grad for p in parameters], list(expected), rtol=1e-9, atol=1e-12)
+
+
+def test_adam_is_that_of_torch():
+    rng = torch.Generator().manual_seed(0)
+    start = [torch.randn(40, 1000, generator=rng), torch.randn(3, generator=rng)]
+    ours, theirs = ([torch.nn.Parameter(p.clone()) for p in start] for _ in range(2))
+    optimisers = [Adam(ours, lr=0.01), torch.optim.Adam(theirs, lr=0.01)]
+    for _ in range(5):
+        for a, b in zip(ours, theirs, strict=True):
+            a.grad = b.grad = torch.randn(a.shape, generator=rng)
+        for optimiser in optimisers:
+            optimiser.step()
+    torch.testing.assert_close(ours, theirs)
+    torch.testing.assert_close(*(optimiser.state_dict()["state"] for optimiser in optimisers))
 
 
 CHILD = """

@@ -4,7 +4,7 @@ from conftest import draw_states
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tvae.states import all_states, code_numbers, codes, is_repeated, keep_best, pack, unpack
+from tvae.states import all_states, code_numbers, codes, is_repeated, keep_best, pack, put_rows, unpack
 
 
 @settings(max_examples=30, deadline=None)
@@ -61,3 +61,12 @@ def test_a_prior_too_sharp_for_s_distinct_states_is_flattened():
     pi = torch.full((20,), 1e-6, dtype=torch.float64)
     packed = draw_states(pi, 500, 1, True, torch.Generator().manual_seed(0))
     assert not is_repeated(codes(packed, 20)).any()
+
+
+@pytest.mark.parametrize("n_bytes", [3, 8])
+def test_rows_are_put_where_they_belong(n_bytes):
+    states, rows = torch.zeros(5, 3, n_bytes, dtype=torch.uint8), torch.arange(6 * n_bytes).to(torch.uint8)
+    rows, index = rows.view(2, 3, n_bytes), torch.tensor([4, 1])
+    put_rows(states, index, rows)
+    assert torch.equal(states[index], rows)
+    assert not states[[0, 2, 3]].any()

@@ -52,7 +52,7 @@ class Decoder(nn.Module):
     def rest(self, pre: Tensor) -> Tensor:
         """(..., M) -> (..., D): from the first layer's sums to the output."""
         f = ACTIVATIONS[self.activation]
-        for weight, bias in zip(self.weights[1:], self.biases[1:], strict=True):
+        for weight, bias in list(zip(self.weights, self.biases, strict=True))[1:]:  # slicing them would build modules
             pre = F.linear(f(pre), weight.T, bias)
         return pre
 

@@ -11,6 +11,7 @@ import copy
 import math
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tvae.adam import Adam
 from tvae.config import Config
 from tvae.datasets import Dataset, Units, units_of
 from tvae.decoder import Decoder
@@ -25,14 +27,15 @@ from tvae.device import choose_device, choose_threads
 from tvae.inference import e_step
 from tvae.learning import (
     Totals,
-    decoder_loss,
     make_schedule,
+    set_gradient,
     solve_linear,
     update_prior_and_noise,
     weighty_states,
 )
 from tvae.model import Model
-from tvae.states import init_states
+from tvae.native import has_gradient, supports, torch_on_one_thread
+from tvae.states import init_states, put_rows
 from tvae.streams import Stream, derive, generator
 
 STATES = "states.bin"  # the file of the states, where they do not fit into memory
@@ -70,7 +73,7 @@ class Fit:
         self.states = make_states(config, initial.pi, len(self.data), device, folder)
         parameters = list(self.model.decoder.parameters())
         rate = config.lr.min if config.lr.kind == "cyclic" else config.lr.max
-        self.optimiser = torch.optim.Adam(parameters, lr=rate, fused=device.type in ("cpu", "cuda"))
+        self.optimiser = Adam(parameters, lr=rate, fused=device.type in ("cpu", "cuda"))
         self.n_batches = math.ceil(len(self.data) / config.batch_size)
         self.schedule = make_schedule(self.optimiser, config.lr, self.n_batches)
         assert config.epochs is not None
@@ -91,6 +94,13 @@ class Fit:
     def _new_totals(self) -> Totals:
         return Totals(self.model, self.config.model.solver == "exact", self.observed is not None)
 
+    @property
+    def is_native(self) -> bool:
+        """Whether the kernel does all that is worth more than one thread."""
+        model, imputes = self.config.model, self.config.model.impute and self.observed is not None
+        by_kernel = supports(self.config.ea, self.data) and has_gradient(self.model.decoder, self.data)
+        return by_kernel and model.solver == "adam" and not imputes
+
     def epochs(self, stop: Callable[[], bool] = lambda: False) -> Iterator[Epoch]:
         """Train up to `n_epochs`; `stop` is asked before each batch, and ends the training early."""
         while self.epoch < self.n_epochs:
@@ -98,10 +108,11 @@ class Fit:
             seed = derive(self.config.seed, "search", self.epoch)
             order = torch.randperm(len(self.data), generator=generator(self.config.seed, "order", self.epoch))
             order = order.to(self.device)
-            while self.batch < self.n_batches and not stop():
-                start = self.batch * self.config.batch_size
-                self.visit(order[start : start + self.config.batch_size], seed)
-                self.batch += 1
+            with torch_on_one_thread() if self.is_native else nullcontext():
+                while self.batch < self.n_batches and not stop():
+                    start = self.batch * self.config.batch_size
+                    self.visit(order[start : start + self.config.batch_size], seed)
+                    self.batch += 1
             self.seconds += time.perf_counter() - started
             if self.batch < self.n_batches:
                 return
@@ -111,13 +122,13 @@ class Fit:
         """One minibatch: E-step, then a step of the decoder. `index` (B,): the data points."""
         x = self.data[index]
         observed = None if self.observed is None else self.observed[index]
-        step = e_step(self.model, self.config.ea, x, self.states[index], Stream(seed, index), observed)
-        self.states[index] = step.packed
+        packed = self.states.index_select(0, index)
+        step = e_step(self.model, self.config.ea, x, packed, Stream(seed, index), observed)
+        put_rows(self.states, index, step.packed)
         rows = weighty_states(step, self.config.prune)
         self.totals.add(x, step, rows, observed)
         if self.config.model.solver == "adam":
-            self.optimiser.zero_grad()
-            decoder_loss(self.model, x, rows, observed, self.config.model.impute).backward()
+            set_gradient(self.model, x, rows, observed, self.config.model.impute)
             self.optimiser.step()
             self.schedule.step()
 

@@ -10,7 +10,10 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <deque>
+#include <functional>
 #include <new>
+#include <thread>
 #include <type_traits>
 #include <vector>
 #if defined(__AVX2__)
@@ -35,29 +38,42 @@ template <class T> const Vec<T> &vec(const T *p) { return *reinterpret_cast<cons
 
 int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
-// ---- threads: the OpenMP pool that torch has started, whose entry point native.py hands over
+// ---- threads: the OpenMP pool that torch has started, whose entry point kernel.py hands over
 
 using Parallel = void (*)(void (*)(void *), void *, unsigned, unsigned);
 Parallel parallel = nullptr;
 
-template <class F> struct Tasks {
-  const F &work;
-  int64_t count;
-  std::atomic<int64_t> next{0};
-  static void run(void *self) {
-    auto &tasks = *static_cast<Tasks *>(self);
-    for (int64_t i; (i = tasks.next.fetch_add(1, std::memory_order_relaxed)) < tasks.count;) tasks.work(i);
+// Work in phases, each a number of tasks that threads take one by one; a phase begins when the one before is done. All
+// within one call of the pool: a call costs microseconds, but milliseconds where another process holds a core.
+class Phases {
+  struct Phase {
+    int64_t count;
+    std::function<void(int64_t)> work;
+    std::atomic<int64_t> next{0}, done{0};
+    Phase(int64_t count, std::function<void(int64_t)> work) : count(count), work(std::move(work)) {}
+  };
+  std::deque<Phase> phases;
+  int64_t most = 0;
+
+  static void work_through(void *self) {
+    for (auto &phase : static_cast<Phases *>(self)->phases) {
+      for (int64_t i; (i = phase.next++) < phase.count; ++phase.done) phase.work(i);
+      while (phase.done < phase.count) std::this_thread::yield();
+    }
+  }
+
+public:
+  void add(int64_t count, std::function<void(int64_t)> work) {
+    phases.emplace_back(count, std::move(work));
+    most = std::max(most, count);
+  }
+  void run(int64_t n_threads) {
+    if (parallel && n_threads > 1 && most > 1)
+      parallel(work_through, this, static_cast<unsigned>(n_threads), 0);
+    else
+      work_through(this);
   }
 };
-
-// work(i) for every i below count, by n_threads threads.
-template <class F> void for_each(int64_t count, int64_t n_threads, const F &work) {
-  Tasks<F> tasks{work, count};
-  if (parallel && n_threads > 1 && count > 1)
-    parallel(Tasks<F>::run, &tasks, static_cast<unsigned>(n_threads), 0);
-  else
-    Tasks<F>::run(&tasks);
-}
 
 template <class T> struct Aligned {  // to cache lines: vectors then never straddle two
   using value_type = T;
@@ -236,7 +252,7 @@ template <class T> struct Layer {
   int64_t panel_size() const { return panel * WIDTH<T>; }
   int64_t n_columns() const { return n_panels * panel_size(); }
 
-  void pack(int64_t which) {
+  void pack(int64_t which) const {
     const int64_t start = which * panel_size(), count = std::clamp<int64_t>(n_out - start, 0, panel_size());
     T *to = packed + start * n_in;
     for (int64_t k = 0; k < n_in; ++k, to += panel_size()) {
@@ -253,16 +269,54 @@ template <class T> struct Layer {
   }
 };
 
+struct Network {  // the same fields as native.py's Network
+  int64_t n_layers, activation;
+  const int64_t *sizes;                        // (n_layers + 1,)
+  const void *const *weights, *const *biases;  // of each layer
+};
+
+// The layers behind the first. Their packed weights are in memory that this thread keeps: valid until the next call.
+template <class T> std::vector<Layer<T>> hidden_layers(const Network &net) {
+  static thread_local Array<T> memory;
+  std::vector<Layer<T>> layers;
+  int64_t size = 0;
+  for (int64_t i = 1; i < net.n_layers; ++i) {
+    layers.emplace_back(net.sizes[i], net.sizes[i + 1], static_cast<const T *>(net.weights[i]),
+                        static_cast<const T *>(net.biases[i]));
+    size += layers.back().n_in * layers.back().n_columns();
+  }
+  memory.resize(size);
+  size = 0;
+  for (auto &layer : layers) {
+    layer.packed = memory.data() + size;
+    size += layer.n_in * layer.n_columns();
+  }
+  return layers;
+}
+
+// Room for the inputs or outputs of any layer, in whole words.
+template <class T> int64_t widest(const Network &net, const std::vector<Layer<T>> &layers) {
+  int64_t width = round_up(net.sizes[1], 64);
+  for (const auto &layer : layers) width = std::max(width, round_up(layer.n_columns(), 64));
+  return width;
+}
+
+// Distance of rows of this width: an odd number of cache lines, for with a power of two they would evict each other.
+template <class T> int64_t stride_for(int64_t width) { return width + 64 / sizeof(T); }
+
 // ---- random numbers, the same as in streams.py
+
+constexpr uint64_t GOLDEN = 0x9E3779B97F4A7C15;
+
+inline uint64_t mix(uint64_t x) {
+  x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9;
+  x = (x ^ x >> 27) * 0x94D049BB133111EB;
+  return x ^ x >> 31;
+}
 
 struct Stream {
   uint64_t key, n_drawn;
-  uint64_t bits() {
-    uint64_t x = key + ++n_drawn * 0x9E3779B97F4A7C15;
-    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9;
-    x = (x ^ x >> 27) * 0x94D049BB133111EB;
-    return x ^ x >> 31;
-  }
+  uint64_t bits() { return mix(key + ++n_drawn * GOLDEN); }
   template <class T> T uniform() { return static_cast<T>(bits() >> 40) * static_cast<T>(0x1p-24); }
   int64_t integer(int64_t high) { return (bits() >> 32) * high >> 32; }
   void distinct_integers(int64_t high, int64_t count, int64_t *chosen) {
@@ -309,13 +363,12 @@ template <class R> R threshold(const R *ranks, int64_t n, int64_t count) {
 enum Selection { FITNESS, POSTERIOR, BEST, UNIFORM };
 
 struct Task {  // the same fields as native.py's Task
-  int64_t batch, n_states, n_latents, n_layers, activation, n_threads;
-  int64_t selection, n_parents, n_children, n_generations, n_flips, n_drawn;
+  Network decoder;
+  int64_t batch, n_states, n_latents, n_threads;
+  int64_t selection, n_parents, n_children, n_generations, n_flips, seed, n_drawn;
   double log_off, sigma2;                      // log p(z = 0), noise variance
-  const int64_t *sizes;                        // (n_layers + 1,)
-  const void *const *weights, *const *biases;  // of each layer
   const void *logit;                           // (H,): of pi
-  const uint64_t *numbers, *keys;              // (H,) of the codes, (B,) of the streams
+  const uint64_t *numbers, *index;             // (H,): of the codes, (B,): of the data points
   const void *x;                               // (B, D)
   const uint8_t *observed, *packed;            // (B, D) or null, (B, S, ceil(H/8))
   uint8_t *new_packed;                         // (B, S, ceil(H/8))
@@ -348,12 +401,10 @@ template <class T> class Search {
 public:
   void prepare(const Task &task, const std::vector<Layer<T>> &layers) {
     this->task = &task, this->layers = &layers;
-    weight = static_cast<const T *>(task.weights[0]), logit = static_cast<const T *>(task.logit);
-    n_bytes = (task.n_latents + 7) / 8, n_first = task.sizes[1], n_outputs = task.sizes[task.n_layers];
-    int64_t width = round_up(n_first, 64);
-    for (const auto &layer : layers) width = std::max(width, round_up(layer.n_columns(), 64));
-    n_words = width / 64;
-    stride = width + 64 / sizeof(T);  // an odd number of cache lines: a power of two would make rows evict each other
+    weight = static_cast<const T *>(task.decoder.weights[0]), logit = static_cast<const T *>(task.logit);
+    n_bytes = (task.n_latents + 7) / 8, n_first = task.decoder.sizes[1], n_outputs = task.decoder.sizes[task.decoder.n_layers];
+    const int64_t width = widest(task.decoder, layers);
+    n_words = width / 64, stride = stride_for<T>(width);
     const int64_t n_bred = task.n_parents * task.n_children, n_max = task.n_states + task.n_generations * n_bred;
     int64_t n_slots = 1;
     while (n_slots < 2 * n_max) n_slots *= 2;
@@ -364,14 +415,16 @@ public:
     for (auto *array : {&parent, &start, &mask}) array->resize(width);
     for (auto &array : value) array.resize(BLOCK * stride);
     on.resize(BLOCK * n_words);
-    bias = layers.empty() ? start.data() : static_cast<const T *>(task.biases[0]);
+    bias = layers.empty() ? start.data() : static_cast<const T *>(task.decoder.biases[0]);
   }
 
   void run(int64_t point) {
     read_point(point);
     read_states(point);
-    Stream rng{task->n_generations ? task->keys[point] : 0, static_cast<uint64_t>(task->n_drawn)};
-    for (int64_t g = 0; g < task->n_generations; ++g) breed(rng);
+    if (task->n_generations) {
+      Stream rng{mix(task->index[point] * GOLDEN + task->seed), static_cast<uint64_t>(task->n_drawn)};
+      for (int64_t g = 0; g < task->n_generations; ++g) breed(rng);
+    }
     write(point);
   }
 
@@ -380,7 +433,7 @@ private:
 
   void read_point(int64_t point) {
     const T *x = static_cast<const T *>(task->x) + point * n_outputs;
-    const T *bias = static_cast<const T *>(task->biases[task->n_layers - 1]);
+    const T *bias = static_cast<const T *>(task->decoder.biases[task->decoder.n_layers - 1]);
     for (int64_t i = 0; i < n_outputs; ++i) start[i] = bias[i] - x[i];
     int64_t n_observed = n_outputs;
     if (task->observed) {
@@ -436,7 +489,7 @@ private:
     for (const auto &layer : *layers) {
       const T *from = &layer == &layers->back() ? start.data() : layer.bias;
       for (int64_t s = 0; s < count; ++s) {
-        activate(static_cast<Activation>(task->activation), in + s * stride, &on[s * n_words], layer.n_in);
+        activate(static_cast<Activation>(task->decoder.activation), in + s * stride, &on[s * n_words], layer.n_in);
         std::copy_n(from, layer.n_out, out + s * stride);
       }
       layer.apply(count, on.data(), n_words, in, out, stride);
@@ -557,32 +610,15 @@ template <class T> __attribute__((noinline)) Search<T> &search_of_thread() {
 }
 
 template <class T> void run_e_step(const Task &task) {
-  static thread_local Array<T> packed;
-  std::vector<Layer<T>> layers;
-  int64_t size = 0, n_panels = 0;
-  for (int64_t i = 1; i < task.n_layers; ++i) {
-    layers.emplace_back(task.sizes[i], task.sizes[i + 1], static_cast<const T *>(task.weights[i]),
-                        static_cast<const T *>(task.biases[i]));
-    size += layers.back().n_in * layers.back().n_columns();
-    n_panels += layers.back().n_panels;
-  }
-  packed.resize(size);
-  size = 0;
-  for (auto &layer : layers) {
-    layer.packed = packed.data() + size;
-    size += layer.n_in * layer.n_columns();
-  }
-  for_each(n_panels, task.n_threads, [&](int64_t panel) {
-    for (auto &layer : layers) {
-      if (panel >= 0 && panel < layer.n_panels) layer.pack(panel);
-      panel -= layer.n_panels;
-    }
-  });
-  for_each(task.batch, task.n_threads, [&](int64_t point) {
+  const auto layers = hidden_layers<T>(task.decoder);
+  Phases phases;
+  for (const auto &layer : layers) phases.add(layer.n_panels, [&](int64_t panel) { layer.pack(panel); });
+  phases.add(task.batch, [&](int64_t point) {
     Search<T> &search = search_of_thread<T>();
     search.prepare(task, layers);
     search.run(point);
   });
+  phases.run(task.n_threads);
 }
 
 // ---- products of packed states z (R, H) with matrices
@@ -593,21 +629,23 @@ void multiply(const uint8_t *packed, const T *weight, const T *bias, T *out, int
               int64_t n_columns, int64_t n_threads) {
   constexpr int64_t at_once = 8;
   const int64_t n_bytes = (n_latents + 7) / 8;
-  for_each((n_rows + at_once - 1) / at_once, n_threads, [&](int64_t part) {
+  Phases phases;
+  phases.add((n_rows + at_once - 1) / at_once, [=](int64_t part) {
     std::vector<int32_t> ones(8 * n_bytes);
     for (int64_t r = part * at_once; r < std::min(n_rows, (part + 1) * at_once); ++r) {
       const int64_t n_ones = list_ones(packed + r * n_bytes, n_bytes, ones.data());
       sum_rows(bias, weight, n_columns, ones.data(), n_ones, out + r * n_columns);
     }
   });
+  phases.run(n_threads);
 }
 
 // out (H, M) = z^T @ grad (R, M); a thread takes some of the columns, so that the order of summation is always that of r
 template <class T>
-void multiply_transposed(const uint8_t *packed, const T *grad, T *out, int64_t n_rows, int64_t n_latents,
-                         int64_t n_columns, int64_t n_threads) {
+void multiply_transposed(Phases &phases, const uint8_t *packed, const T *grad, int64_t stride, T *out, int64_t n_rows,
+                         int64_t n_latents, int64_t n_columns, int64_t n_threads) {
   const int64_t n_bytes = (n_latents + 7) / 8, at_once = round_up((n_columns + n_threads - 1) / n_threads, 16);
-  for_each((n_columns + at_once - 1) / at_once, n_threads, [&](int64_t part) {
+  phases.add((n_columns + at_once - 1) / at_once, [=](int64_t part) {
     const int64_t first = part * at_once, count = std::min(at_once, n_columns - first);
     for (int64_t h = 0; h < n_latents; ++h) std::fill_n(out + h * n_columns + first, count, T(0));
     std::vector<int32_t> ones(8 * n_bytes);
@@ -615,10 +653,166 @@ void multiply_transposed(const uint8_t *packed, const T *grad, T *out, int64_t n
       const int64_t n_ones = list_ones(packed + r * n_bytes, n_bytes, ones.data());
       for (int64_t i = 0; i < n_ones; ++i) {
         T *sum = out + ones[i] * n_columns + first;
-        add_row(sum, T(1), grad + r * n_columns + first, sum, count);
+        add_row(sum, T(1), grad + r * stride + first, sum, count);
       }
     }
   });
+}
+
+// ---- the gradient of the decoder's loss, for ReLU: what is not zero is what has a derivative
+
+struct Slope {  // the same fields as native.py's Slope
+  Network decoder;
+  int64_t n_rows, n_latents, n_threads;
+  double scale;                                            // of the loss sum_r weight_r |x - mu|^2 / 2
+  const int64_t *point;                                    // (R,)
+  const uint8_t *packed;                                   // (R, ceil(H/8))
+  const void *weight, *x;                                  // (R,), (B, D)
+  const uint8_t *observed;                                 // (B, D) or null
+  void *const *weight_gradients, *const *bias_gradients;  // of each layer
+};
+
+template <class T> T dot(const T *a, const T *b, int64_t size) {
+  constexpr int64_t W = WIDTH<T>;
+  Vec<T> sum[4]{};
+  T total = 0;
+  int64_t i = 0;
+  for (; i + 4 * W <= size; i += 4 * W)
+    for (int j = 0; j < 4; ++j) sum[j] += vec(a + i + j * W) * vec(b + i + j * W);
+  for (; i + W <= size; i += W) sum[0] += vec(a + i) * vec(b + i);
+  for (; i < size; ++i) total += a[i] * b[i];
+  sum[0] = (sum[0] + sum[1]) + (sum[2] + sum[3]);
+  for (int j = 0; j < W; ++j) total += sum[0][j];
+  return total;
+}
+
+template <class T> class Backward {
+  const Slope &task;
+  const std::vector<Layer<T>> layers;
+  const int64_t n_rows, n_bytes, n_outputs, width, stride, n_words;
+  static constexpr int64_t ROWS = 16, UNITS = 16;  // of a thread at a time
+  Array<T> &value;   // (n_layers, R, stride): sums of each layer, then values; of the last one gradients
+  Array<T> &slope;   // (n_layers - 1, R, stride): gradients of the sums
+  Array<Word> &on;   // (n_layers - 1, R, n_words)
+
+  T *values(int64_t layer, int64_t row) { return value.data() + (layer * n_rows + row) * stride; }
+  T *slopes(int64_t layer, int64_t row) {
+    return layer + 1 == task.decoder.n_layers ? values(layer, row) : slope.data() + (layer * n_rows + row) * stride;
+  }
+  Word *ones(int64_t layer, int64_t row) { return on.data() + (layer * n_rows + row) * n_words; }
+
+public:
+  Backward(const Slope &task, Array<T> &value, Array<T> &slope, Array<Word> &on)
+      : task(task), layers(hidden_layers<T>(task.decoder)), n_rows(task.n_rows),
+        n_bytes((task.n_latents + 7) / 8), n_outputs(task.decoder.sizes[task.decoder.n_layers]),
+        width(widest(task.decoder, layers)), stride(stride_for<T>(width)), n_words(width / 64), value(value),
+        slope(slope), on(on) {
+    const int64_t n_hidden = layers.size();
+    value.resize((n_hidden + 1) * n_rows * stride), slope.resize(n_hidden * n_rows * stride);
+    on.resize(n_hidden * n_rows * n_words);
+  }
+
+  void run() {
+    const int64_t n_hidden = layers.size(), n_first = task.decoder.sizes[1];
+    Phases phases;
+    for (const auto &layer : layers) phases.add(layer.n_panels, [&](int64_t panel) { layer.pack(panel); });
+    phases.add((n_rows + ROWS - 1) / ROWS,
+               [&](int64_t part) { forward(part * ROWS, std::min(n_rows, (part + 1) * ROWS)); });
+    for (int64_t i = n_hidden; i > 0; --i)
+      phases.add((layers[i - 1].n_in + UNITS - 1) / UNITS, [this, i](int64_t part) {
+        backward(i, part * UNITS, std::min(layers[i - 1].n_in, (part + 1) * UNITS));
+      });
+    multiply_transposed(phases, task.packed, slopes(0, 0), stride, static_cast<T *>(task.weight_gradients[0]), n_rows,
+                        task.n_latents, n_first, task.n_threads);
+    phases.run(task.n_threads);
+    T *last = static_cast<T *>(task.bias_gradients[n_hidden]);
+    std::fill_n(last, n_outputs, T(0));
+    for (int64_t r = 0; r < n_rows; ++r) add_row(last, T(1), slopes(n_hidden, r), last, n_outputs);
+  }
+
+private:
+  // Rows [first, end): values of all layers, and the gradient of the outputs.
+  void forward(int64_t first, int64_t end) {
+    std::vector<int32_t> list(8 * n_bytes);
+    const Network &net = task.decoder;
+    for (int64_t r = first; r < end; ++r) {
+      const int64_t n_ones = list_ones(task.packed + r * n_bytes, n_bytes, list.data());
+      sum_rows(static_cast<const T *>(net.biases[0]), static_cast<const T *>(net.weights[0]), net.sizes[1], list.data(),
+               n_ones, values(0, r));
+    }
+    for (size_t i = 0; i < layers.size(); ++i) {
+      for (int64_t r = first; r < end; ++r) {
+        activate(RELU, values(i, r), ones(i, r), layers[i].n_in);
+        std::copy_n(layers[i].bias, layers[i].n_out, values(i + 1, r));
+      }
+      layers[i].apply(end - first, ones(i, first), n_words, values(i, first), values(i + 1, first), stride);
+    }
+    for (int64_t r = first; r < end; ++r) {
+      T *difference = values(layers.size(), r);
+      const T factor = static_cast<const T *>(task.weight)[r] * task.scale;
+      add_row(difference, T(-1), static_cast<const T *>(task.x) + task.point[r] * n_outputs, difference, n_outputs);
+      for (int64_t d = 0; d < n_outputs; ++d) difference[d] *= factor;
+      if (task.observed)
+        for (int64_t d = 0; d < n_outputs; ++d) difference[d] *= task.observed[task.point[r] * n_outputs + d];
+    }
+  }
+
+  // Inputs [first, end) of layer i: gradients of their weights, of themselves, and of the biases they have.
+  void backward(int64_t i, int64_t first, int64_t end) {
+    const Layer<T> &layer = layers[i - 1];
+    T *gradient = static_cast<T *>(task.weight_gradients[i]), *bias = static_cast<T *>(task.bias_gradients[i - 1]);
+    std::fill(gradient + first * layer.n_out, gradient + end * layer.n_out, T(0));
+    std::fill(bias + first, bias + end, T(0));
+    for (int64_t r = 0; r < n_rows; ++r) {
+      const T *in = values(i - 1, r), *above = slopes(i, r);
+      T *below = slopes(i - 1, r);
+      std::fill(below + first, below + end, T(0));
+      const Word word = ones(i - 1, r)[first / 64] >> first % 64 & ((Word(1) << UNITS) - 1);
+      for (Word rest = word; rest; rest &= rest - 1) {
+        const int64_t k = first + __builtin_ctzll(rest);
+        below[k] = dot(layer.weight + k * layer.n_out, above, layer.n_out);
+        bias[k] += below[k];
+        add_row(gradient + k * layer.n_out, in[k], above, gradient + k * layer.n_out, layer.n_out);
+      }
+    }
+  }
+};
+
+template <class T> void run_gradient(const Slope &task) {
+  static thread_local Array<T> value, slope;
+  static thread_local Array<Word> on;
+  Backward<T>(task, value, slope, on).run();
+}
+
+// ---- Adam, in one pass over memory
+
+struct Update {  // the same fields as adam.py's Update
+  int64_t n_parameters, n_threads;
+  double rate, beta1, beta2, root, epsilon;
+  const int64_t *sizes;
+  void *const *parameters, *const *gradients, *const *means, *const *squares;
+};
+
+template <class T> void run_adam(const Update &task) {
+  constexpr int64_t at_once = 1 << 15;
+  const T rate = task.rate, beta1 = task.beta1, beta2 = task.beta2, root = task.root, epsilon = task.epsilon;
+  std::vector<std::pair<int64_t, int64_t>> parts;  // a parameter, and where in it to start
+  for (int64_t p = 0; p < task.n_parameters; ++p)
+    for (int64_t start = 0; start < task.sizes[p]; start += at_once) parts.emplace_back(p, start);
+  Phases phases;
+  phases.add(parts.size(), [&](int64_t part) {
+    const auto [p, start] = parts[part];
+    T *__restrict parameter = static_cast<T *>(task.parameters[p]);
+    const T *__restrict gradient = static_cast<const T *>(task.gradients[p]);
+    T *__restrict mean = static_cast<T *>(task.means[p]), *__restrict square = static_cast<T *>(task.squares[p]);
+    const int64_t end = std::min(task.sizes[p], start + at_once);
+    for (int64_t i = start; i < end; ++i) {
+      mean[i] += (1 - beta1) * (gradient[i] - mean[i]);
+      square[i] = beta2 * square[i] + (1 - beta2) * gradient[i] * gradient[i];
+      parameter[i] -= rate * mean[i] / (std::sqrt(square[i]) / root + epsilon);
+    }
+  });
+  phases.run(task.n_threads);
 }
 
 }  // namespace
@@ -629,6 +823,10 @@ void set_parallel(Parallel entry) { parallel = entry; }
 
 void e_step_float(const Task *task) { run_e_step<float>(*task); }
 void e_step_double(const Task *task) { run_e_step<double>(*task); }
+void gradient_float(const Slope *task) { run_gradient<float>(*task); }
+void gradient_double(const Slope *task) { run_gradient<double>(*task); }
+void adam_float(const Update *task) { run_adam<float>(*task); }
+void adam_double(const Update *task) { run_adam<double>(*task); }
 
 #define PRODUCTS(T)                                                                                                    \
   void multiply_##T(const uint8_t *packed, const T *weight, const T *bias, T *out, int64_t n_rows, int64_t n_latents,  \
@@ -637,7 +835,9 @@ void e_step_double(const Task *task) { run_e_step<double>(*task); }
   }                                                                                                                    \
   void multiply_transposed_##T(const uint8_t *packed, const T *grad, T *out, int64_t n_rows, int64_t n_latents,        \
                                int64_t n_columns, int64_t n_threads) {                                                 \
-    multiply_transposed(packed, grad, out, n_rows, n_latents, n_columns, n_threads);                                   \
+    Phases phases;                                                                                                     \
+    multiply_transposed(phases, packed, grad, n_columns, out, n_rows, n_latents, n_columns, n_threads);                \
+    phases.run(n_threads);                                                                                             \
   }
 PRODUCTS(float)
 PRODUCTS(double)

@@ -19,7 +19,7 @@ from tvae.config import LrConfig
 from tvae.decoder import Decoder
 from tvae.inference import EStep
 from tvae.model import PI_MIN, SIGMA2_MIN, Model, squared_error
-from tvae.native import FirstLayer, multiply_transposed
+from tvae.native import FirstLayer, gradient, has_gradient, multiply_transposed
 from tvae.states import unpack
 
 
@@ -65,6 +65,18 @@ def decoder_loss(model: Model, x: Tensor, rows: Rows, observed: Tensor | None = 
     of_point = None if observed is None else observed[rows.point]
     error = squared_error(x[rows.point], mu[:, None], of_point)[:, 0]
     return (rows.weight * error).sum() / (2 * model.sigma2 * len(x))
+
+
+def set_gradient(model: Model, x: Tensor, rows: Rows, observed: Tensor | None = None, impute: bool = False) -> None:
+    """Give the decoder's parameters the gradient of `decoder_loss`."""
+    parameters = [*model.decoder.weights, *model.decoder.biases]
+    if has_gradient(model.decoder, x) and not (impute and observed is not None):
+        scale = 1 / (model.sigma2.item() * len(x))
+        gradients = gradient(model.decoder, x, rows.point, rows.packed, rows.weight, scale, observed)
+    else:
+        gradients = list(torch.autograd.grad(decoder_loss(model, x, rows, observed, impute), parameters))
+    for parameter, its_gradient in zip(parameters, gradients, strict=True):
+        parameter.grad = its_gradient
 
 
 class Totals:

@@ -1,209 +1,237 @@
-"""An optional accelerator on the CPU: kernel.cpp, compiled on first use by the system's C++ compiler.
+"""The inner loop on the CPU by kernel.cpp: same meaning and random numbers as the torch code, several times as fast.
 
-It computes what `inference.e_step` and products with packed states compute, with the same random numbers, several times
-as fast. Where there is no compiler, or with `TVAE_NATIVE=0` in the environment, the torch code does the work. The
-library is kept in `TVAE_CACHE_DIR`, by default `tvae` in the user's cache folder.
+`e_step` does what `inference.e_step` does, `gradient` what autograd does with `learning.decoder_loss`. The products
+with packed states work everywhere: where the kernel cannot be used, they unpack.
 """
 
 from __future__ import annotations
 
 import ctypes
-import hashlib
-import logging
-import os
-import platform
-import shutil
-import subprocess
-import tempfile
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from ctypes import c_double, c_int64, c_void_p
-from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from tvae.config import EaConfig
-from tvae.decoder import ACTIVATIONS
+from tvae.decoder import ACTIVATIONS, Decoder
 from tvae.evolution import SELECTIONS
+from tvae.kernel import available, library
 from tvae.model import Model
 from tvae.states import code_numbers, unpack
 from tvae.streams import Stream
 
-log = logging.getLogger(__name__)
-
-SOURCE = Path(__file__).with_name("kernel.cpp")
-FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-std=c++17", "-shared", "-fPIC")
 C_TYPES = {torch.float32: "float", torch.float64: "double"}
+WORTH_THREADS = 2**22  # multiplications; below, waking other threads takes longer than they save
 
 
-class Task(ctypes.Structure):
-    """The arguments of an E-step: kernel.cpp says what they are."""
+class Network(ctypes.Structure):
+    """A decoder: kernel.cpp says what the fields of this and the following are."""
 
     _fields_ = [
-        *((name, c_int64) for name in ("batch", "n_states", "n_latents", "n_layers", "activation", "n_threads")),
-        *((name, c_int64) for name in ("selection", "n_parents", "n_children", "n_generations", "n_flips", "n_drawn")),
-        *((name, c_double) for name in ("log_off", "sigma2")),
-        *((name, c_void_p) for name in ("sizes", "weights", "biases", "logit", "numbers", "keys", "x", "observed")),
-        *((name, c_void_p) for name in ("packed", "new_packed", "error", "log_joint", "n_accepted")),
+        *((name, c_int64) for name in ("n_layers", "activation")),
+        *((name, c_void_p) for name in ("sizes", "weights", "biases")),
     ]
 
 
-@lru_cache
-def library() -> ctypes.CDLL | None:
-    """The compiled kernel, or None."""
-    if os.environ.get("TVAE_NATIVE") == "0":
-        log.info("native kernel: switched off by TVAE_NATIVE=0")
-        return None
+class Task(ctypes.Structure):
+    """An E-step."""
+
+    _fields_ = [
+        ("decoder", Network),
+        *((name, c_int64) for name in ("batch", "n_states", "n_latents", "n_threads", "selection", "n_parents")),
+        *((name, c_int64) for name in ("n_children", "n_generations", "n_flips", "seed", "n_drawn")),
+        *((name, c_double) for name in ("log_off", "sigma2")),
+        *((name, c_void_p) for name in ("logit", "numbers", "index", "x", "observed", "packed", "new_packed")),
+        *((name, c_void_p) for name in ("error", "log_joint", "n_accepted")),
+    ]
+
+
+class Slope(ctypes.Structure):
+    """A gradient."""
+
+    _fields_ = [
+        ("decoder", Network),
+        *((name, c_int64) for name in ("n_rows", "n_latents", "n_threads")),
+        ("scale", c_double),
+        *((name, c_void_p) for name in ("point", "packed", "weight", "x", "observed")),
+        *((name, c_void_p) for name in ("weight_gradients", "bias_gradients")),
+    ]
+
+
+class Arguments:
+    """Addresses for the kernel, and the memory behind them, which must live until the kernel has returned."""
+
+    def __init__(self) -> None:
+        self.held: list[Any] = []
+
+    def tensor(self, tensor: Tensor) -> int:
+        self.held.append(tensor.detach().contiguous())
+        return self.held[-1].data_ptr()
+
+    def array(self, values: Sequence[int]) -> int:
+        self.held.append((c_int64 * len(values))(*values))
+        return ctypes.addressof(self.held[-1])
+
+    def network(self, decoder: Decoder) -> Network:
+        return Network(
+            n_layers=len(decoder.weights),
+            activation=list(ACTIVATIONS).index(decoder.activation),
+            sizes=self.array(decoder.sizes),
+            weights=self.array([self.tensor(weight) for weight in decoder.weights]),
+            biases=self.array([self.tensor(bias) for bias in decoder.biases]),
+        )
+
+
+def usable(tensor: Tensor) -> bool:
+    """Whether the kernel can work on this tensor."""
+    return tensor.device.type == "cpu" and tensor.dtype in C_TYPES and available()
+
+
+def kernel(name: str, dtype: torch.dtype) -> Callable[..., None]:
+    """The kernel's function of this name for this type."""
+    return getattr(library(), f"{name}_{C_TYPES[dtype]}")
+
+
+def n_weights(decoder: Decoder) -> int:
+    return sum(a * b for a, b in itertools.pairwise(decoder.sizes))
+
+
+_kernel_threads: int | None = None  # where they are more than torch's
+
+
+def n_threads_for(n_multiplications: int) -> int:
+    """As many as torch uses, or `torch_on_one_thread` has set aside, where there is enough to do."""
+    return _kernel_threads or torch.get_num_threads() if n_multiplications > WORTH_THREADS else 1
+
+
+@contextmanager
+def torch_on_one_thread() -> Iterator[None]:
+    """Within, torch works on one thread and the kernel on those that torch had.
+
+    What a visit leaves to torch is tiny, and waking a second thread for each operation costs more than it brings: a
+    little on an idle machine, most of the time on one whose cores have other work.
+    """
+    global _kernel_threads
+    _kernel_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
     try:
-        kernel = ctypes.CDLL(str(_compiled()))
-    except (OSError, subprocess.SubprocessError) as error:
-        log.info("native kernel: not available, torch does the work (%s)", error)
-        return None
-    # Two OpenMP runtimes would wait for each other in busy loops: take the threads of the one that torch depends on.
-    entry = getattr(ctypes.CDLL(torch._C.__file__), "GOMP_parallel", None)
-    kernel.set_parallel(ctypes.cast(entry, c_void_p) if entry else None)
-    return kernel
-
-
-def available() -> bool:
-    return library() is not None
-
-
-def _compiled() -> Path:
-    """The library for this source, compiler and processor, compiled unless it is there already."""
-    compiler = next(filter(None, map(shutil.which, (os.environ.get("CXX", ""), "c++", "g++", "clang++"))), None)
-    if compiler is None:
-        raise FileNotFoundError("no C++ compiler")
-    version = subprocess.run([compiler, "--version"], capture_output=True, check=True, timeout=60).stdout
-    key = hashlib.sha256(b"\0".join([SOURCE.read_bytes(), repr(FLAGS).encode(), version, _processor()])).hexdigest()
-    folder = _cache_dir()
-    path = folder / f"kernel-{key[:16]}.so"
-    if not path.exists():
-        handle, temporary = tempfile.mkstemp(suffix=".so", dir=folder)
-        os.close(handle)
-        try:
-            subprocess.run(
-                [compiler, *FLAGS, str(SOURCE), "-o", temporary], capture_output=True, check=True, timeout=300
-            )
-            os.replace(temporary, path)
-        finally:
-            Path(temporary).unlink(missing_ok=True)
-    return path
-
-
-def _processor() -> bytes:
-    """What -march=native depends on."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return f"{platform.machine()} {platform.processor()}".encode()
-    return "\n".join(
-        sorted({line for line in lines if line.startswith(("model name", "flags", "Features", "CPU"))})
-    ).encode()
-
-
-def _cache_dir() -> Path:
-    """A folder to keep the library in; a new temporary one where the user's cannot be written."""
-    default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tvae"
-    folder = Path(os.environ.get("TVAE_CACHE_DIR") or default)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError:
-        return Path(tempfile.mkdtemp(prefix="tvae-"))
-    return folder
+        yield
+    finally:
+        torch.set_num_threads(_kernel_threads)
+        _kernel_threads = None
 
 
 def supports(ea: EaConfig, x: Tensor) -> bool:
     """Whether `e_step` can do what these options ask for."""
-    wanted = ea.mutation == "uniform" and not ea.crossover and ea.selection in SELECTIONS
-    return wanted and _usable(x)
+    return ea.mutation == "uniform" and not ea.crossover and usable(x)
 
 
 def e_step(
     model: Model, ea: EaConfig, x: Tensor, packed: Tensor, rng: Stream | None, observed: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """`inference.e_step`, its fields in their order; without `rng` the states are evaluated and stay as they are."""
-    decoder = model.decoder
     batch, n_states, _ = packed.shape
-    held: list[Any] = []  # what the kernel reads must live until it has returned
-
-    def address(tensor: Tensor) -> int:
-        held.append(tensor.detach().contiguous())
-        return held[-1].data_ptr()
-
-    def array(values: list[int]) -> int:
-        held.append((c_int64 * len(values))(*values))
-        return ctypes.addressof(held[-1])
-
     new_packed, n_accepted = torch.empty_like(packed), torch.empty(batch, dtype=torch.int64)
     error, log_joint = x.new_empty(batch, n_states), x.new_empty(batch, n_states)
-    n_generations = ea.n_generations if rng is not None else 0
+    arguments = Arguments()
     task = Task(
+        decoder=arguments.network(model.decoder),
         batch=batch,
         n_states=n_states,
         n_latents=model.n_latents,
-        n_layers=len(decoder.weights),
-        activation=list(ACTIVATIONS).index(decoder.activation),
-        n_threads=torch.get_num_threads(),
+        n_threads=n_threads_for(batch * n_states * n_weights(model.decoder)),
         selection=SELECTIONS.index(ea.selection),
         n_parents=ea.n_parents,
         n_children=ea.n_children,
-        n_generations=n_generations,
+        n_generations=ea.n_generations if rng is not None else 0,
         n_flips=ea.n_flips,
+        seed=rng.seed if rng is not None else 0,
         n_drawn=rng.n_drawn if rng is not None else 0,
         log_off=torch.log1p(-model.pi).sum().item(),
         sigma2=model.sigma2.item(),
-        sizes=array(decoder.sizes),
-        weights=array([address(weight) for weight in decoder.weights]),
-        biases=array([address(bias) for bias in decoder.biases]),
-        logit=address(torch.logit(model.pi)),
-        numbers=address(code_numbers(model.n_latents, x.device)),
-        keys=address(rng.key) if rng is not None else None,
-        x=address(x),
-        observed=address(observed) if observed is not None else None,
-        packed=address(packed),
+        logit=arguments.tensor(torch.logit(model.pi)),
+        numbers=arguments.tensor(code_numbers(model.n_latents, x.device)),
+        index=arguments.tensor(rng.index) if rng is not None else None,
+        x=arguments.tensor(x),
+        observed=arguments.tensor(observed) if observed is not None else None,
+        packed=arguments.tensor(packed),
         new_packed=new_packed.data_ptr(),
         error=error.data_ptr(),
         log_joint=log_joint.data_ptr(),
         n_accepted=n_accepted.data_ptr(),
     )
-    getattr(library(), f"e_step_{C_TYPES[x.dtype]}")(ctypes.byref(task))
+    kernel("e_step", x.dtype)(ctypes.byref(task))
     if rng is not None:
         n_selected = 0 if ea.selection == "best" else ea.n_parents
-        rng.n_drawn += n_generations * (n_selected + ea.n_parents * ea.n_children * ea.n_flips)
+        rng.n_drawn += ea.n_generations * (n_selected + ea.n_parents * ea.n_children * ea.n_flips)
     return new_packed, error, log_joint, n_accepted.sum()
+
+
+def has_gradient(decoder: Decoder, x: Tensor) -> bool:
+    """Whether `gradient` can be used."""
+    return (decoder.is_linear or decoder.activation == "relu") and usable(x)
+
+
+def gradient(
+    decoder: Decoder,
+    x: Tensor,
+    point: Tensor,
+    packed: Tensor,
+    weight: Tensor,
+    scale: float,
+    observed: Tensor | None = None,
+) -> list[Tensor]:
+    """Of scale / 2 sum_r weight_r |x_point(r) - mu(z_r)|^2, for each of the decoder's parameters in their order.
+
+    x (B, D), point (R,), packed (R, ceil(H/8)), weight (R,), observed (B, D) bool.
+    """
+    gradients = [torch.empty_like(parameter) for parameter in (*decoder.weights, *decoder.biases)]
+    addresses = [g.data_ptr() for g in gradients]
+    n_layers = len(decoder.weights)
+    arguments = Arguments()
+    task = Slope(
+        decoder=arguments.network(decoder),
+        n_rows=len(packed),
+        n_latents=decoder.sizes[0],
+        n_threads=n_threads_for(len(packed) * n_weights(decoder)),
+        scale=scale,
+        point=arguments.tensor(point),
+        packed=arguments.tensor(packed),
+        weight=arguments.tensor(weight),
+        x=arguments.tensor(x),
+        observed=arguments.tensor(observed) if observed is not None else None,
+        weight_gradients=arguments.array(addresses[:n_layers]),
+        bias_gradients=arguments.array(addresses[n_layers:]),
+    )
+    kernel("gradient", x.dtype)(ctypes.byref(task))
+    return gradients
 
 
 def multiply(packed: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """z @ weight + bias for packed states z: (R, ceil(H/8)), (H, M), (M,) -> (R, M)."""
     n_latents, n_columns = weight.shape
-    if not _usable(weight):
+    if not usable(weight):
         return torch.addmm(bias, unpack(packed, n_latents, weight.dtype), weight)
     out = weight.new_empty(len(packed), n_columns)
-    _call("multiply", out, packed, weight, bias, out, len(packed), n_latents, n_columns)
+    inputs = (packed.contiguous(), weight.detach().contiguous(), bias.detach().contiguous())
+    sizes = (len(packed), n_latents, n_columns, n_threads_for(len(packed) * weight.numel()))
+    kernel("multiply", out.dtype)(*(c_void_p(t.data_ptr()) for t in (*inputs, out)), *map(c_int64, sizes))
     return out
 
 
 def multiply_transposed(packed: Tensor, grad: Tensor, n_latents: int) -> Tensor:
     """z^T @ grad for packed states z: (R, ceil(H/8)), (R, M) -> (H, M)."""
-    if not _usable(grad):
+    if not usable(grad):
         return unpack(packed, n_latents, grad.dtype).T @ grad
     out = grad.new_empty(n_latents, grad.shape[1])
-    _call("multiply_transposed", out, packed, grad, out, len(packed), n_latents, grad.shape[1])
+    inputs = (packed.contiguous(), grad.detach().contiguous())
+    sizes = (len(packed), *out.shape, n_threads_for(len(packed) * out.numel()))
+    kernel("multiply_transposed", out.dtype)(*(c_void_p(t.data_ptr()) for t in (*inputs, out)), *map(c_int64, sizes))
     return out
-
-
-def _usable(tensor: Tensor) -> bool:
-    return tensor.device.type == "cpu" and tensor.dtype in C_TYPES and available()
-
-
-def _call(name: str, like: Tensor, *arguments: Tensor | int) -> None:
-    """Call the kernel's function for the type of `like`, on as many threads as torch uses."""
-    held = [a.contiguous() if isinstance(a, Tensor) else a for a in arguments]
-    values = [c_void_p(a.data_ptr()) if isinstance(a, Tensor) else c_int64(a) for a in held]
-    getattr(library(), f"{name}_{C_TYPES[like.dtype]}")(*values, c_int64(torch.get_num_threads()))
 
 
 class FirstLayer(torch.autograd.Function):

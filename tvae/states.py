@@ -65,6 +65,12 @@ def keep_best(log_joint: Tensor, code: Tensor, n_states: int) -> Tensor:
     return fitness.topk(n_states, dim=1, sorted=False).indices
 
 
+def put_rows(states: Tensor, index: Tensor, packed: Tensor) -> None:
+    """states[index] = packed, for (N, S, ceil(H/8)) and (B, S, ceil(H/8)); eight bytes at a time if they divide."""
+    unit = torch.int64 if states[0].numel() % 8 == 0 else torch.uint8
+    states.flatten(1).view(unit)[index] = packed.flatten(1).view(unit)
+
+
 def all_states(n_latents: int) -> Tensor:
     """(2^H, H) uint8: every state there is."""
     return (torch.arange(2**n_latents)[:, None] >> torch.arange(n_latents) & 1).to(torch.uint8)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -47,8 +48,13 @@ class Stream:
 
     def __init__(self, seed: int, index: Tensor):
         """`index` (B,): the numbers of the data points in the whole data set."""
-        self.key = mix(index * GOLDEN + seed)
+        self.seed, self.index = seed, index
         self.n_drawn = 0
+
+    @cached_property
+    def key(self) -> Tensor:
+        """(B,) int64: where each data point's stream starts."""
+        return mix(self.index * GOLDEN + self.seed)
 
     def bits(self, *shape: int) -> Tensor:
         """(B, *shape) int64, all 64 bits random."""
