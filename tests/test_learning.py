@@ -145,7 +145,7 @@ def test_latents_that_are_never_on_keep_their_weights():
 def rates(lr, n_batches=10, n_epochs=4):
     parameter = torch.nn.Parameter(torch.zeros(1))
     optimiser = torch.optim.Adam([parameter], lr=lr.min if lr.kind == "cyclic" else lr.max)
-    schedule = make_schedule(optimiser, lr, n_batches)
+    schedule = make_schedule(optimiser, lr, n_batches, n_epochs)
     found = [optimiser.param_groups[0]["lr"]]
     for _ in range(n_batches * n_epochs):
         optimiser.step()
@@ -159,6 +159,11 @@ def test_the_cyclic_rate_is_a_triangle():
     up = torch.linspace(0.1, 0.5, 11, dtype=torch.float64)
     cycle = torch.cat([up[:-1], up.flip(0)[:-1]])
     torch.testing.assert_close(found, torch.cat([cycle, cycle, up[:1]]))
+
+
+def test_one_cycle_over_all_epochs():
+    found = rates(LrConfig("cyclic", min=0.1, max=0.5, epochs_per_cycle=None))
+    torch.testing.assert_close(found[[0, 20, 40]], torch.tensor([0.1, 0.5, 0.1], dtype=torch.float64))
 
 
 def test_the_decaying_rate_halves_and_the_constant_one_stays():

@@ -106,7 +106,7 @@ class LrConfig:
     kind: str = option(MISSING, "schedule of the learning rate", choices=("cyclic", "decay", "constant"))
     min: float = option(1e-4, "cyclic: lowest rate", gt=0)
     max: float = option(1e-2, "cyclic: highest rate; else the rate at the start", gt=0)
-    epochs_per_cycle: float = option(20, "cyclic: epochs from lowest to highest and back", gt=0)
+    epochs_per_cycle: Optional[float] = option(20, "cyclic: epochs from lowest to highest and back; null: all", gt=0)
     epochs_to_half: float = option(20, "decay: epochs in which the rate halves", gt=0)
 
 

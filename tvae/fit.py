@@ -75,9 +75,9 @@ class Fit:
         rate = config.lr.min if config.lr.kind == "cyclic" else config.lr.max
         self.optimiser = Adam(parameters, lr=rate, fused=device.type in ("cpu", "cuda"))
         self.n_batches = math.ceil(len(self.data) / config.batch_size)
-        self.schedule = make_schedule(self.optimiser, config.lr, self.n_batches)
         assert config.epochs is not None
         self.n_epochs = config.epochs
+        self.schedule = make_schedule(self.optimiser, config.lr, self.n_batches, self.n_epochs)
         self.epoch = 0  # epochs done
         self.batch = 0  # batches done in the epoch under way
         self.seconds = 0.0  # spent in the epoch under way

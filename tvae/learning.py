@@ -157,11 +157,11 @@ def solve_linear(model: Model, totals: Totals) -> None:
 
 
 def make_schedule(
-    optimiser: torch.optim.Optimizer, lr: LrConfig, n_batches: int
+    optimiser: torch.optim.Optimizer, lr: LrConfig, n_batches: int, n_epochs: int
 ) -> torch.optim.lr_scheduler.LRScheduler:
-    """The learning rate over minibatch steps; `n_batches` to an epoch."""
+    """The learning rate over minibatch steps, `n_batches` to each of `n_epochs`."""
     if lr.kind == "cyclic":
-        half = max(1, round(lr.epochs_per_cycle * n_batches / 2))
+        half = max(1, round((lr.epochs_per_cycle or n_epochs) * n_batches / 2))
         return torch.optim.lr_scheduler.CyclicLR(
             optimiser, base_lr=lr.min, max_lr=lr.max, step_size_up=half, cycle_momentum=False
         )

@@ -19,6 +19,7 @@ from tvae.datasets.images import make_picture
 log = logging.getLogger(__name__)
 
 PATCHES_MAX = 150_000  # more than that are thinned out for training; restoration takes them all
+N_VISITS = 2_500_000  # of data points, in all epochs: 40 epochs of a 256x256 image
 MEMORY_TO_TELL = 2.0  # GB
 
 
@@ -31,12 +32,13 @@ def complete(config: Config, picture: Picture | None = None) -> Config:
     elif isinstance(dataset, ImageConfig):
         picture = picture or make_picture(config)
         noise = estimate_noise(picture.noisy, picture.missing) * 255 / picture.image.peak
-        patch_size = dataset.patch_size or (12 if noise > 35 else 8)
+        patch_size = dataset.patch_size or (12 if noise > 35 else 10 if noise > 20 else 8)
         n_patches = math.prod(max(1, side - patch_size + 1) for side in picture.noisy.shape[:2])
         train_stride = dataset.train_stride or math.ceil(math.sqrt(n_patches / PATCHES_MAX))
         dataset = replace(dataset, patch_size=patch_size, train_stride=train_stride)
-        n_latents = model.n_latents or 64
-        epochs = epochs or 20
+        n_points = n_patches / train_stride**2
+        n_latents = model.n_latents or (256 if n_points > 20_000 else 128 if n_points > 5_000 else 64)
+        epochs = epochs or round(min(max(N_VISITS / n_points, 15), 200))
     hidden = [n_latents] if model.hidden is None else model.hidden
     model = replace(model, n_latents=n_latents, hidden=hidden)
     completed = replace(config, dataset=dataset, model=model, epochs=epochs)
