@@ -800,7 +800,7 @@ template <class T> void run_adam(const Update &task) {
   for (int64_t p = 0; p < task.n_parameters; ++p)
     for (int64_t start = 0; start < task.sizes[p]; start += at_once) parts.emplace_back(p, start);
   Phases phases;
-  phases.add(parts.size(), [&](int64_t part) {
+  phases.add(parts.size(), [=, &parts, &task](int64_t part) {  // numbers by reference would be read again at every step
     const auto [p, start] = parts[part];
     T *__restrict parameter = static_cast<T *>(task.parameters[p]);
     const T *__restrict gradient = static_cast<const T *>(task.gradients[p]);
