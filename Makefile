@@ -21,9 +21,9 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	$(INSTALL) --editable '.[dev]'
 	@touch $@
 
-demo: $(VENV)/.installed  ## train on bars and show where the pictures are
-	$(BIN)/python -m tvae.train experiment=bars hydra.run.dir=outputs/demo
-	@echo "pictures: outputs/demo/figures/decoder.png and outputs/demo/figures/training.png"
+demo: $(VENV)/.installed  ## denoise a picture and say where the figure is
+	$(BIN)/python -m tvae.denoise dataset=camera noise=25 epochs=16 hydra.run.dir=outputs/demo
+	@echo "see outputs/demo/figures/comparison.png: input, restored, uncertainty and difference"
 
 test: lint types  ## lint, types and the whole suite
 	$(BIN)/python -m pytest -m "not slow"

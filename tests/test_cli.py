@@ -109,6 +109,20 @@ def test_a_directory_with_files_of_someone_else_is_refused(call):
     assert [p.name for p in Path("mine").iterdir()] == ["metrics.json"]
 
 
+def test_restart_removes_only_what_a_run_wrote(call):
+    Path("mine/figures").mkdir(parents=True)
+    Path("mine/config.yaml").write_text("a: 1")
+    Path("mine/figures/paper.txt").write_text("mine")
+    code, out = call(*SMALL, "hydra.run.dir=mine", "restart=true")
+    assert code == 2
+    assert "holds a config.yaml that is no run's" in out
+    assert call(*SMALL, "hydra.run.dir=run")[0] == 0
+    Path("run/figures/paper.txt").write_text("mine")
+    assert call(*SMALL, "seed=1", "hydra.run.dir=run", "restart=true")[0] == 0
+    assert Path("mine/figures/paper.txt").read_text() == Path("run/figures/paper.txt").read_text() == "mine"
+    assert metrics("run")["seed"] == 1
+
+
 def test_an_unusable_directory(call):
     Path("file").write_text("")
     code, out = call(*SMALL, "hydra.run.dir=file/run")
@@ -135,6 +149,9 @@ def test_a_directory_without_write_permission(call):
             ["epochs=many: ", "batch_size=x: ", "seed=-1: must be at least 0"],
         ),
         (["dataset=cats"], ["dataset=cats: "]),
+        (["model=null"], ["model=null: "]),
+        (["-m", "seed=0,x"], ["seed=x: "]),
+        (["epohcs=3"], ["epohcs=3: "]),
         (["ea.n_parents=[1"], ["ea.n_parents=[1: "]),
         (["device=cuda"], ["device=cuda: this machine has 0 CUDA devices"]),
     ],
@@ -238,6 +255,17 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_used(call):
     assert code == 0
     assert "damaged/checkpoint.pt: damaged, its checksum is wrong; it is not used" in out
     compare("whole", "damaged")
+
+
+def test_a_stopped_sweep_stops(tmp_path, call):
+    options = [*LONG, "epochs=100000", "seed=0,1,2"]
+    process = subprocess.Popen([*COMMAND, "-m", *options], stderr=subprocess.PIPE, text=True)
+    wait_for(lambda: any(tmp_path.glob("outputs/train/*/checkpoint.pt")))
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "the same command goes on" in err
+    assert len(list(tmp_path.glob("outputs/train/*/config.yaml"))) == 1
 
 
 def test_two_runs_cannot_share_a_directory(tmp_path, call):

@@ -42,7 +42,7 @@ def test_an_experiment_sets_values_and_the_command_line_wins():
         (["ea.n_parents=100"], "ea.n_parents=100: must be at most states.n_states=64"),
         (["ea.n_children=9"], "ea.n_children=9: must be at most model.n_latents=8"),
         (["ea.n_flips=9"], "ea.n_flips=9: must be at most model.n_latents=8"),
-        (["states.n_states=257"], "states.n_states=257: 8 latents have only 256 states"),
+        (["states.n_states=257"], "states.n_states=257: model.n_latents=8 has fewer states than that"),
         (["epochs=0"], "epochs=0: must be at least 1"),
         (["lr.max=-1", "lr=constant"], "lr.max=-1.0: must be above 0"),
         (["lr.min=1", "lr.max=0.1"], "lr.min=1.0: must be at most lr.max=0.1"),
@@ -70,7 +70,9 @@ def test_a_mistake_gets_one_clear_line(overrides, message):
 
 def test_all_problems_are_listed_at_once():
     assert len(problems("epochs=0", "batch_size=-1", "ea.n_parents=100", "device=tpu")) == 4
-    assert len(problems("+epoch=3", "+foo=1")) == 2
+    assert len(problems("+epoch=3", "+foo=1", "epochs=0")) == 3
+    assert len(problems("model.n_latents=-1")) == 1
+    assert len(problems("model.n_latents=20000", "epochs=0")) == 1
 
 
 def test_every_option_says_what_it_means():
@@ -92,6 +94,7 @@ def test_every_option_says_what_it_means():
         ("dataset=bars,seed=0", "dataset=bars,seed=0"),
         ("model.hidden=[8,8]", None),
         ("x=../../etc", None),
+        ("图" * 140, None),
     ],
 )
 def test_a_run_name_is_one_path_component(overrides, name):

@@ -44,6 +44,13 @@ def test_a_deep_decoder_starts_as_the_linear_one(hidden, activation):
     assert torch.equal(deep.weights[0][:, :6], torch.eye(6).double())
 
 
+def test_more_latents_than_outputs():
+    linear = random_model(n_latents=12, hidden=[]).decoder
+    deep = random_model(n_latents=12, hidden=[12], seed=3).decoder
+    deep.start_from_linear(linear)
+    torch.testing.assert_close(deep(all_states(12).double()), linear(all_states(12).double()))
+
+
 def test_extra_hidden_units_can_learn():
     deep = random_model(hidden=[9], seed=3).decoder
     deep.start_from_linear(random_model(hidden=[]).decoder)

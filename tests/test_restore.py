@@ -149,6 +149,8 @@ def test_training_on_fewer_patches_and_restoring_all(call):
         ("denoise", [], "nothing to denoise: give image=FILE, or noise=LEVEL"),
         ("inpaint", [], "nothing to fill in: give image=FILE with mask=FILE, or missing=FRACTION"),
         ("denoise", ["run=nowhere"], "nowhere/config.yaml: not readable as the configuration of a run"),
+        ("denoise", ["run=nowhere", "epochs=3"], "epochs=3: a run that is there keeps its options"),
+        ("train", ["run=nowhere"], "run=nowhere: is for tvae.denoise and tvae.inpaint"),
         ("denoise", ["image=none.png"], "none.png: No such file or directory"),
         (
             "denoise",
@@ -213,6 +215,9 @@ def test_the_call_survives_the_import_of_the_command():
         tvae.denoise(CLEAN.astype(np.int32))
     with pytest.raises(UserError, match="all known pixels are equal"):
         tvae.denoise(np.ones((20, 20)))
+    for option in ("noise=5", "missing=0.5", "run=x", "clean=x.png", "states.memmap=true"):
+        with pytest.raises(ValueError, match=f"{option.split('=')[0]}.*has no meaning"):
+            tvae.denoise(CLEAN, overrides=option)
 
 
 def test_missing_pixels_as_nan_and_as_a_mask_are_the_same():

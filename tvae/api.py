@@ -13,33 +13,38 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from hydra import compose, initialize_config_dir
 from numpy.typing import NDArray
 from tqdm import tqdm
 
 from tvae import config as configuration
-from tvae.config import Config, conf_dir, resolve
+from tvae.config import Config, UserError, conf_dir, resolve
 from tvae.datasets import Picture, images
 from tvae.fit import make_fit
 from tvae.images import Image, from_array, to_output
 from tvae.recipe import complete
-from tvae.restore import restore, warn_of_blind_patches
+from tvae.restore import Restored, restore, warn_of_blind_patches
+
+# Options of the commands that are about files and run directories
+MEANINGLESS = ("noise", "missing", "clean", "mask", "run", "init_from", "data_dir", "restart")
 
 
 def denoise(
     image: NDArray[Any],
     *,
     channel_axis: int | None = None,
-    rng: int | np.random.Generator = 0,
+    rng: int | np.random.Generator | None = 0,
     overrides: Sequence[str] = (),
     return_uncertainty: bool = False,
 ) -> Any:
     """Remove noise of unknown strength from an image, learning from that image alone.
 
     `image` (M, N) or, with `channel_axis`, (M, N, C): unsigned 8 or 16 bit, or floating point with NaN where a pixel is
-    missing; it is not modified. `rng`: seed or generator of all that is random. `overrides`: options as on the command
-    line, for instance `["epochs=10", "dataset.patch_size=12"]`. Returns an array of the same shape, dtype and range;
-    with `return_uncertainty` also the posterior standard deviation, floating point in the image's units.
+    missing; it is not modified. `rng`: seed or generator of all that is random, None for another result each time.
+    `overrides`: options as on the command line, for instance `["epochs=10", "dataset.patch_size=12"]`. Returns an array
+    of the same shape, dtype and range; with `return_uncertainty` also the posterior standard deviation, floating point
+    in the image's units.
     """
     return _restore(image, None, channel_axis, rng, overrides, return_uncertainty, keep_observed=False)
 
@@ -49,7 +54,7 @@ def inpaint(
     mask: NDArray[Any],
     *,
     channel_axis: int | None = None,
-    rng: int | np.random.Generator = 0,
+    rng: int | np.random.Generator | None = 0,
     overrides: Sequence[str] = (),
     return_uncertainty: bool = False,
 ) -> Any:
@@ -61,28 +66,27 @@ def _restore(
     array: NDArray[Any],
     mask: NDArray[Any] | None,
     channel_axis: int | None,
-    rng: int | np.random.Generator,
+    rng: int | np.random.Generator | None,
     overrides: Sequence[str],
     return_uncertainty: bool,
     keep_observed: bool,
 ) -> Any:
     array = np.asarray(array)
+    if isinstance(overrides, str):
+        overrides = [overrides]
     if array.ndim != (2 if channel_axis is None else 3):
         raise ValueError(f"an image of {array.ndim} dimensions; 2 are wanted, or 3 with channel_axis")
     last = array if channel_axis is None else np.moveaxis(array, channel_axis, -1)
     image = from_array(last)
-    seed = int(rng.integers(2**31)) if isinstance(rng, np.random.Generator) else int(rng)
+    seed = rng if isinstance(rng, (int, np.integer)) else int(np.random.default_rng(rng).integers(2**31))
     config = _compose([*overrides, f"seed={seed}"])
     picture = _picture(image, mask)
     images.check_content(picture.noisy, picture.missing, "the image")
-    config = complete(config, picture)
-    fit = make_fit(config, images.make(config, picture))
-    warn_of_blind_patches(fit)
-    with tqdm(total=fit.n_epochs, unit="epoch", disable=None) as bar:
-        for epoch in fit.epochs():
-            bar.set_postfix({"ELBO": f"{epoch.elbo:.3f}", "sigma": f"{epoch.sigma:.4g}"}, refresh=False)
-            bar.update()
-    found = restore(fit, picture, keep_observed, config.restore_rounds)
+    n_threads = torch.get_num_threads()
+    try:
+        found = _train_and_restore(complete(config, picture), picture, keep_observed)
+    finally:
+        torch.set_num_threads(n_threads)
 
     def back(pixels: np.ndarray) -> np.ndarray:
         if channel_axis is None:
@@ -93,10 +97,26 @@ def _restore(
     return (restored, back(found.uncertainty)) if return_uncertainty else restored
 
 
+def _train_and_restore(config: Config, picture: Picture, keep_observed: bool) -> Restored:
+    fit = make_fit(config, images.make(config, picture))
+    warn_of_blind_patches(fit)
+    with tqdm(total=fit.n_epochs, unit="epoch", disable=None) as bar:
+        for epoch in fit.epochs():
+            bar.set_postfix({"ELBO": f"{epoch.elbo:.3f}", "sigma": f"{epoch.sigma:.4g}"}, refresh=False)
+            bar.update()
+    return restore(fit, picture, keep_observed, config.restore_rounds)
+
+
 def _compose(overrides: Sequence[str]) -> Config:
     configuration.register()
     with initialize_config_dir(conf_dir(), version_base="1.3"):
-        return resolve(compose("config", ["dataset=file", "image=array", *overrides]))
+        config = resolve(compose("config", ["dataset=file", "image=image", *overrides]))
+    for name in MEANINGLESS:
+        if getattr(config, name) != getattr(Config, name):
+            raise UserError(f"{name}={getattr(config, name)}: has no meaning for an array")
+    if config.states.memmap:
+        raise UserError("states.memmap=true: has no meaning without a run directory")
+    return config
 
 
 def _picture(image: Image, mask: NDArray[Any] | None) -> Picture:

@@ -10,14 +10,17 @@ import hashlib
 import logging
 import os
 import signal
+import string
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
@@ -39,7 +42,8 @@ class Interrupted(Exception):
 
 def run_name(overrides: str) -> str:
     """A run's directory name from its overrides: one path component, whatever the values hold."""
-    name = "".join(c if c.isalnum() or c in "=,.+-_" else "_" for c in overrides).strip(".") or "default"
+    plain = string.ascii_letters + string.digits + "=,.+-_"
+    name = "".join(c if c in plain else "_" for c in overrides).strip(".") or "default"
     if name == overrides and len(name) <= NAME_MAX:
         return name
     return name if overrides == "" else f"{name[:NAME_MAX]}-{hashlib.sha256(overrides.encode()).hexdigest()[:8]}"
@@ -55,7 +59,7 @@ def run(task: Callable[[Config, Path], object], cfg: DictConfig) -> None:
     try:
         task(configuration.resolve(cfg), Path(HydraConfig.get().runtime.output_dir))
     except Exception as error:
-        if HydraConfig.get().mode == RunMode.MULTIRUN:
+        if HydraConfig.get().mode == RunMode.MULTIRUN and not isinstance(error, Interrupted):
             raise  # Hydra goes on with the other jobs and raises this again at the end
         _give_up(error)
 
@@ -67,6 +71,8 @@ def launch(job: Callable[[], None]) -> None:
     _log_to_terminal()
     try:
         job()
+    except KeyboardInterrupt:
+        sys.exit(1)
     except Exception as error:
         if show_traceback:
             raise
@@ -77,7 +83,7 @@ def _give_up(error: Exception) -> None:
     """Say what is wrong and end the process, or let an unforeseen error through."""
     if isinstance(error, UserError):
         lines, code = list(error.problems), 2
-    elif isinstance(error, (HydraException, OmegaConfBaseException)):
+    elif isinstance(error, (HydraException, OmegaConfBaseException)) or "Config group override" in str(error):
         lines, code = _composition_problems(error), 2
     elif isinstance(error, OSError) and error.filename is not None:
         lines, code = [f"{error.filename}: {error.strerror}"], 2
@@ -97,17 +103,33 @@ def _composition_problems(error: Exception) -> list[str]:
     problems: list[str] = []
     GlobalHydra.instance().clear()
     with initialize_config_dir(configuration.conf_dir(), version_base="1.3"):
-        for override in overrides:
+        for override in (value for given in overrides for value in _values(given)):
             try:
                 compose("config", [*accepted, override])
                 accepted.append(override)
             except Exception as wrong:
-                problems.append(f"{override}: {_one_line(wrong)}")
+                problems.append(f"{override}: {_one_line(wrong)}{_hint(override)}")
         try:
             configuration.resolve(compose("config", [o for o in accepted if not o.startswith("hydra")]))
         except UserError as found:
             problems += found.problems
     return problems or [_one_line(error)]
+
+
+def _values(override: str) -> list[str]:
+    """A sweep `a=1,2` as `a=1` and `a=2`; anything else as it is."""
+    try:
+        (parsed,) = OverridesParser.create().parse_overrides([override])
+        if not parsed.is_sweep_override():
+            return [override]
+        return [f"{parsed.get_key_element()}={value}" for value in parsed.sweep_string_iterator()]
+    except Exception:  # it is no override at all, which composing will say
+        return [override]
+
+
+def _hint(override: str) -> str:
+    key = override.partition("=")[0]
+    return configuration.did_you_mean(key, [f.name for f in fields(Config)])
 
 
 def _one_line(error: BaseException) -> str:

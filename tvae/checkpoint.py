@@ -50,18 +50,20 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 def save(directory: Path, content: dict[str, Any]) -> None:
     """Write `content` (tensors and plain values) as the newest checkpoint; the one before it is kept."""
-    newest = directory / NAME
-    new = directory / f"{NAME}.new"
-    with atomic_file(new) as file:
+    newest, previous = directory / NAME, directory / PREVIOUS
+    if newest.exists():  # a second name for the old one, so that the new one can take its place in a single step
+        previous.unlink(missing_ok=True)
+        try:
+            os.link(newest, previous)
+        except OSError:  # a file system without links
+            os.replace(newest, previous)
+    with atomic_file(newest) as file:
         torch.save(content, file)
         # A zip archive ends with the length of its comment, here none yet, and the comment.
         length = file.tell() - 2
         checksum = _checksum(file, length)
         file.seek(length)
         file.write(COMMENT_LENGTH.to_bytes(2, "little") + checksum)
-    if newest.exists():
-        os.replace(newest, directory / PREVIOUS)
-    os.replace(new, newest)
 
 
 def _checksum(file: BinaryIO, length: int) -> bytes:

@@ -6,24 +6,26 @@ composing; `resolve` checks the rest and turns the composed configuration into p
 
 from __future__ import annotations
 
+import copy
 import difflib
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Optional
 
 from hydra.core.config_store import ConfigStore
-from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf import MISSING, DictConfig, OmegaConf, open_dict
 
 from tvae.decoder import ACTIVATIONS
-from tvae.device import device_problems
+from tvae.device import choose_device, device_problems
 from tvae.evolution import MUTATIONS, SELECTIONS
 from tvae.patches import AVERAGES
 
 EXACT_LATENTS_MAX = 20  # 2^20 states of a data point are as many as can be listed
 
 
-class UserError(Exception):
+class UserError(ValueError):
     """A mistake in what the user gave: one line for each problem, exit code 2."""
 
     def __init__(self, *problems: str):
@@ -165,17 +167,19 @@ def conf_dir() -> str:
 
 def resolve(cfg: DictConfig) -> Config:
     """The composed configuration as dataclass objects; raises `UserError` with a line for every problem."""
-    unknown = list(_unknown_keys(cfg, ""))
+    problems = _take_unknown(cfg := copy.deepcopy(cfg), "")
     missing = [f"{key}: no value was given" for key in sorted(OmegaConf.missing_keys(cfg))]
-    if unknown or missing:
-        raise UserError(*unknown, *missing)
+    if missing:
+        raise UserError(*problems, *missing)
     config = OmegaConf.to_object(cfg)
     assert isinstance(config, Config)
     if isinstance(config.dataset, ImageConfig) and config.image is not None:
         config.dataset.name = "file"
-    problems = (
-        _out_of_range(config, "") + inconsistencies(config) + _wrong_image(config) + device_problems(config.device)
-    )
+    out_of_range = _out_of_range(config, "")
+    named = [line.partition("=")[0] + "=" for line in out_of_range]
+    others = inconsistencies(config) + _wrong_image(config)
+    problems += out_of_range + [line for line in others if not any(name in line for name in named)]
+    problems += device_problems(config.device)
     if problems:
         raise UserError(*problems)
     return config
@@ -208,17 +212,24 @@ def flat(node: Any) -> dict[str, Any]:
     return options
 
 
-def _unknown_keys(cfg: DictConfig, path: str) -> list[str]:
+def _take_unknown(cfg: DictConfig, path: str) -> list[str]:
+    """Remove options that do not exist, and say so."""
     schema = OmegaConf.get_type(cfg)
     known = [f.name for f in fields(schema)] if schema is not None and is_dataclass(schema) else []
     problems = []
-    for key in map(str, cfg):
+    for key in list(map(str, cfg)):
         if key not in known:
-            close = difflib.get_close_matches(key, known, 1)
-            problems.append(f"{path}{key}: no such option" + (f"; did you mean {path}{close[0]}?" if close else ""))
+            problems.append(f"{path}{key}: no such option{did_you_mean(key, known, path)}")
+            with open_dict(cfg):
+                del cfg[key]
         elif not OmegaConf.is_missing(cfg, key) and isinstance(cfg[key], DictConfig):
-            problems += _unknown_keys(cfg[key], f"{path}{key}.")
+            problems += _take_unknown(cfg[key], f"{path}{key}.")
     return problems
+
+
+def did_you_mean(key: str, known: Sequence[str], path: str = "") -> str:
+    close = difflib.get_close_matches(key, known, 1)
+    return f"; did you mean {path}{close[0]}?" if close else ""
 
 
 COMPARISONS = {
@@ -248,14 +259,19 @@ def _out_of_range(config: Any, path: str) -> list[str]:
 def inconsistencies(config: Config) -> list[str]:
     """Values that do not go together; options that are still open (null) go with everything."""
     model, ea, lr, n_states = config.model, config.ea, config.lr, config.states.n_states
-    n_latents = model.n_latents or 62
+    n_latents = math.inf if model.n_latents is None else model.n_latents
     wrong = {
-        f"states.n_states={n_states}: {n_latents} latents have only {2**n_latents} states": n_states > 2**n_latents,
+        f"states.n_states={n_states}: model.n_latents={n_latents} has fewer states than that": (
+            n_latents < 62 and n_states > 2**n_latents
+        ),
         f"ea.n_parents={ea.n_parents}: must be at most states.n_states={n_states}": ea.n_parents > n_states,
         f"ea.n_children={ea.n_children}: must be at most model.n_latents={n_latents}": ea.n_children > n_latents,
         f"ea.n_flips={ea.n_flips}: must be at most model.n_latents={n_latents}": ea.n_flips > n_latents,
         f"lr.min={lr.min}: must be at most lr.max={lr.max}": lr.kind == "cyclic" and lr.min > lr.max,
         "model.solver=exact: needs a linear decoder (model=linear)": model.solver == "exact" and model.hidden != [],
+        f"states.memmap=true: needs device=cpu, not {config.device}": (
+            config.states.memmap and choose_device(config.device, config.precision).type != "cpu"
+        ),
         f"init_from={config.init_from}: no checkpoint.pt there": (
             config.init_from is not None and not (Path(config.init_from) / "checkpoint.pt").is_file()
         ),

@@ -68,11 +68,13 @@ class Decoder(nn.Module):
         n_latents = linear.sizes[0]
         for problem in why_not_from_linear(self.sizes, self.activation, linear.sizes):
             raise ValueError(problem)
-        for weight, bias in zip(self.weights, self.biases, strict=True):
+        *above, output = self.weights
+        for weight, bias in zip(above, self.biases, strict=False):
             weight[n_latents:] = 0
             bias.zero_()
             weight[:n_latents, :n_latents] = torch.eye(n_latents)
-        self.weights[-1][:n_latents] = linear.weights[0]
+        output[:n_latents] = linear.weights[0]
+        output[n_latents:] = 0
         self.biases[-1].copy_(linear.biases[0])
 
 

@@ -34,10 +34,15 @@ def choose_device(name: str, precision: str) -> torch.device:
     return torch.device("cpu")
 
 
+def n_cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def choose_threads(n_states: int, sizes: Sequence[int]) -> int:
     """For batches of `n_states` states through layers of these sizes.
 
     Waking a second thread costs more than it brings where a batch is little work (measured on bars).
     """
     n_products = sum(a * b for a, b in itertools.pairwise(sizes))
-    return 1 if n_states * n_products < 2e6 else os.cpu_count() or 1
+    return 1 if n_states * n_products < 2e6 else n_cores()

@@ -51,9 +51,10 @@ def flip(z: Tensor, flips: Tensor) -> Tensor:
 
 
 def mutate_sparsely(z: Tensor, n_flips: float, mean_activity: Tensor, rng: Stream) -> Tensor:
-    """(B, C, H) -> (B, C, H): every latent flips by itself, `n_flips` in expectation, towards the prior's activity.
+    """(B, C, H) -> (B, C, H): every latent flips by itself, towards the prior's activity.
 
-    Expected flips on and off, u and d, obey u + d = n_flips and u - d = mean_activity - |z|, as far as n_flips allows.
+    Expected flips on and off, u and d, obey u + d = n_flips and u - d = mean_activity - |z|, as far as n_flips and the
+    latents that are on and off allow (of a state with none on, none can flip off).
     """
     n_latents = z.shape[-1]
     n_on = z.sum(-1, keepdim=True)

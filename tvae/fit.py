@@ -212,11 +212,9 @@ def make_states(config: Config, pi: Tensor, n_points: int, device: torch.device,
     shape = (n_points, config.states.n_states, math.ceil(len(pi) / 8))
     if config.states.memmap:
         assert folder is not None
-        states = torch.from_file(str(folder / STATES), shared=True, size=math.prod(shape), dtype=torch.uint8).view(
-            shape
-        )
+        states = torch.from_file(str(folder / STATES), shared=True, size=math.prod(shape), dtype=torch.uint8)
     else:
-        states = torch.empty(shape, dtype=torch.uint8)
+        states = torch.empty(math.prod(shape), dtype=torch.uint8)
     states = states.view(shape)
     init_states(states, pi, config.states.shared, generator(config.seed, "states"))
     return states if config.states.memmap else states.to(device)

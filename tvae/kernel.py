@@ -82,8 +82,8 @@ def _processor() -> bytes:
 
 def _cache_dir() -> Path:
     """A folder to keep the library in; a new temporary one where the user's cannot be written."""
-    default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tvae"
-    folder = Path(os.environ.get("TVAE_CACHE_DIR") or default)
+    folder = Path(os.environ.get("TVAE_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    folder = folder if "TVAE_CACHE_DIR" in os.environ else folder / "tvae"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()

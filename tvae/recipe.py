@@ -32,7 +32,8 @@ def complete(config: Config, picture: Picture | None = None) -> Config:
     elif isinstance(dataset, ImageConfig):
         picture = picture or make_picture(config)
         noise = estimate_noise(picture.noisy, picture.missing) * 255 / picture.image.peak
-        patch_size = dataset.patch_size or (12 if noise > 35 else 10 if noise > 20 else 8)
+        by_noise = 12 if noise > 35 else 10 if noise > 20 else 8
+        patch_size = dataset.patch_size or min(by_noise, *picture.noisy.shape[:2])
         n_patches = math.prod(max(1, side - patch_size + 1) for side in picture.noisy.shape[:2])
         train_stride = dataset.train_stride or math.ceil(math.sqrt(n_patches / PATCHES_MAX))
         dataset = replace(dataset, patch_size=patch_size, train_stride=train_stride)

@@ -5,18 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from hydra.core.hydra_config import HydraConfig
+
 from tvae import checkpoint, datasets
 from tvae.checkpoint import DamagedCheckpoint
 from tvae.config import Config, UserError, read_config
 from tvae.fit import make_fit
 from tvae.report import write_json
-from tvae.rundir import RunDirectory, read_metrics
+from tvae.rundir import FREE, RunDirectory, read_metrics
 from tvae.train import log, restore_to
 
 
 def restore_run(config: Config, path: Path, keep_observed: bool | None) -> dict[str, Any]:
     """Read configuration and checkpoint of `config.run`, restore, and write the pictures to `path`."""
     assert config.run is not None
+    for override in HydraConfig.get().overrides.task if HydraConfig.initialized() else []:
+        if override.partition("=")[0] not in ("run", *FREE):
+            raise UserError(f"{override}: a run that is there keeps its options; beside run= go only {', '.join(FREE)}")
     source = Path(config.run)
     if (source / "config.yaml").resolve() == (path / "config.yaml").resolve():
         raise UserError(f"run={source}: cannot write to the directory it reads; name another hydra.run.dir")
@@ -27,6 +32,7 @@ def restore_run(config: Config, path: Path, keep_observed: bool | None) -> dict[
         raise UserError(str(error)) from error
     if saved is None:
         raise UserError(f"run={source}: no checkpoint there")
+    theirs.states.memmap = False
     theirs.device, theirs.threads, theirs.data_dir = config.device, config.threads, config.data_dir
     dataset = datasets.load(theirs)
     if dataset.picture is None:

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
 
 from tvae.checkpoint import NAME, PREVIOUS, write_atomically
-from tvae.config import Config, UserError, flat
+from tvae.config import Config, UserError, flat, read_config
 from tvae.fit import STATES
 
 # Everything a run may write; nothing else in the directory is ever touched.
 PICTURES = ("input.png", "restored.png", "restored.tiff", "uncertainty.png", "uncertainty.tiff")
 REPORTS = ("config.yaml", "metrics.json", "history.csv", "run.log", "figures", "tensorboard")
 OUTPUTS = (*REPORTS, *PICTURES, NAME, PREVIOUS, STATES)
+FIGURES = ("decoder.png", "training.png", "comparison.png")
 # Options that do not change the result, so that a run may go on with others.
 FREE = ("restart", "device", "threads", "checkpoint_seconds", "data_dir")
 
@@ -33,9 +33,9 @@ class RunDirectory:
         try:
             path.mkdir(parents=True, exist_ok=True)
             self._lock()
-            if config.restart and (path / "config.yaml").exists():
-                self._clear()
             self._check_owner(config)
+            if config.restart:
+                self._clear()
             (path / "figures").mkdir(exist_ok=True)
             if not (path / "config.yaml").exists():
                 write_atomically(path / "config.yaml", OmegaConf.to_yaml(config).encode())
@@ -60,12 +60,12 @@ class RunDirectory:
             os.close(self._handle)
 
     def _clear(self) -> None:
+        """Remove what a run writes; other files, also in its folders, stay."""
         for name in OUTPUTS:
             target = self.path / name
-            if target.is_dir():
-                shutil.rmtree(target)
-            else:
-                target.unlink(missing_ok=True)
+            written = [target / figure for figure in FIGURES] + list(target.glob("events.out.tfevents.*"))
+            for file in written if target.is_dir() else [target]:
+                file.unlink(missing_ok=True)
 
     def _check_owner(self, config: Config) -> None:
         theirs_path = self.path / "config.yaml"
@@ -76,9 +76,11 @@ class RunDirectory:
                     raise UserError(f"{self.path}: holds a {name} that is no run's; name another hydra.run.dir")
             return
         try:
-            theirs = flat(OmegaConf.load(theirs_path))
-        except Exception as error:
-            raise UserError(f"{theirs_path}: not readable; name another hydra.run.dir") from error
+            theirs = flat(read_config(theirs_path))
+        except UserError:
+            raise UserError(f"{self.path}: holds a config.yaml that is no run's; name another hydra.run.dir") from None
+        if config.restart:
+            return
         mine = flat(config)
         differing = [key for key in sorted({*mine, *theirs}) if mine.get(key) != theirs.get(key) and key not in FREE]
         if differing:

@@ -14,7 +14,7 @@ from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from tvae import app, checkpoint, datasets
-from tvae.config import Config, conf_dir
+from tvae.config import Config, UserError, conf_dir
 from tvae.datasets import Dataset
 from tvae.figures import draw_comparison, save_figure
 from tvae.fit import Epoch, Fit, make_fit
@@ -35,6 +35,8 @@ def train(config: Config, path: Path, keep_observed: bool | None = None) -> dict
 
     `keep_observed`: of an incomplete image, restore only the missing pixels; None: unless noise was added.
     """
+    if config.run is not None:
+        raise UserError(f"run={config.run}: is for tvae.denoise and tvae.inpaint, to restore from a run that is there")
     if keep_observed is None:
         keep_observed = config.noise is None
     config = complete(config)
@@ -82,7 +84,7 @@ def _train(config: Config, path: Path, dataset: Dataset, keep_observed: bool) ->
                     if due and fit.epoch < fit.n_epochs:
                         saved_at = save()
             save()
-    except BaseException:
+    except Exception:
         report.write("failed")
         raise
     if fit.epoch < fit.n_epochs:
