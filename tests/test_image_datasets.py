@@ -182,7 +182,7 @@ def test_named_pictures_compose(make, name):
 
 
 def test_a_picture_with_missing_pixels_can_be_trained_on(make):
-    options = ("noise=20", "missing=0.3", "epochs=2", "states.n_states=8", "dataset.train_stride=4")
+    options = ("noise=20", "missing=0.3", "epochs=2", "states.n_states=16", "dataset.train_stride=4")
     config = complete(make("dataset=file", "image={tmp}/colour.png", *options))
     fit = Fit(config, datasets.load(config), torch.device("cpu"))
     assert all(np.isfinite(epoch.elbo) for epoch in fit.epochs())

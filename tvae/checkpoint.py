@@ -21,7 +21,7 @@ import torch
 
 log = logging.getLogger(__name__)
 
-NAME, PREVIOUS = "checkpoint.pt", "checkpoint.previous.pt"
+NAME, PREVIOUS, NEW = "checkpoint.pt", "checkpoint.previous.pt", "checkpoint.new.pt"
 COMMENT_LENGTH = 64
 
 
@@ -50,20 +50,21 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 def save(directory: Path, content: dict[str, Any]) -> None:
     """Write `content` (tensors and plain values) as the newest checkpoint; the one before it is kept."""
-    newest, previous = directory / NAME, directory / PREVIOUS
-    if newest.exists():  # a second name for the old one, so that the new one can take its place in a single step
-        previous.unlink(missing_ok=True)
-        try:
-            os.link(newest, previous)
-        except OSError:  # a file system without links
-            os.replace(newest, previous)
-    with atomic_file(newest) as file:
+    newest, previous, new = directory / NAME, directory / PREVIOUS, directory / NEW
+    with atomic_file(new) as file:
         torch.save(content, file)
         # A zip archive ends with the length of its comment, here none yet, and the comment.
         length = file.tell() - 2
         checksum = _checksum(file, length)
         file.seek(length)
         file.write(COMMENT_LENGTH.to_bytes(2, "little") + checksum)
+    if newest.exists():  # a second name for the old one, so that there is a newest one at any time
+        previous.unlink(missing_ok=True)
+        try:
+            os.link(newest, previous)
+        except OSError:  # a file system without links
+            os.replace(newest, previous)
+    os.replace(new, newest)
 
 
 def _checksum(file: BinaryIO, length: int) -> bytes:

@@ -13,14 +13,14 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from tvae.checkpoint import NAME, PREVIOUS, write_atomically
+from tvae.checkpoint import NAME, NEW, PREVIOUS, write_atomically
 from tvae.config import Config, UserError, flat, read_config
 from tvae.fit import STATES
 
 # Everything a run may write; nothing else in the directory is ever touched.
 PICTURES = ("input.png", "restored.png", "restored.tiff", "uncertainty.png", "uncertainty.tiff")
 REPORTS = ("config.yaml", "metrics.json", "history.csv", "run.log", "figures", "tensorboard")
-OUTPUTS = (*REPORTS, *PICTURES, NAME, PREVIOUS, STATES)
+OUTPUTS = (*REPORTS, *PICTURES, NAME, PREVIOUS, NEW, STATES)
 FIGURES = ("decoder.png", "training.png", "comparison.png")
 # Options that do not change the result, so that a run may go on with others.
 FREE = ("restart", "device", "threads", "checkpoint_seconds", "data_dir")
