@@ -165,8 +165,6 @@ def test_a_mistake_gets_a_line_and_code_2_and_writes_nothing(call, overrides, li
         assert line.startswith(f"error: {start}"), out
     written = {p.name for p in Path("outputs").rglob("*") if p.is_file()}
     assert written <= {"multirun.yaml"}, "Hydra notes a sweep; nothing else is written"
-        "multirun.yaml"
-    }  # Hydra's own note of a sweep
 
 
 def test_nan_in_the_data_and_nan_in_training(call, monkeypatch):
