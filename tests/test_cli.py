@@ -61,8 +61,8 @@ def test_a_run_leaves_what_the_contract_says(call, tmp_path):
     assert [row.split(",")[0] for row in rows[1:]] == ["1", "2", "3", "4"]
     assert float(rows[4].split(",")[1]) == found["elbo"]
     assert {p.name for p in Path("run").iterdir()} == {
-        "config.yaml", "metrics.json", "history.csv", "checkpoint.pt", "checkpoint.previous.pt", "run.log",
-        "figures", "tensorboard",
+        "config.yaml", "data.sha256", "metrics.json", "history.csv", "checkpoint.pt", "checkpoint.previous.pt",
+        "run.log", "figures", "tensorboard",
     }  # fmt: skip
     assert {p.name for p in Path("run/figures").iterdir()} == {"decoder.png", "training.png"}
     events = EventAccumulator("run/tensorboard", {"images": 0, "histograms": 0}).Reload()

@@ -15,7 +15,7 @@ import torch
 from tvae.native import Arguments, kernel, n_threads_for, usable
 
 
-class Update(ctypes.Structure):
+class AdamTask(ctypes.Structure):
     """A step: kernel.cpp says what the fields are."""
 
     _fields_ = [
@@ -42,7 +42,7 @@ class Adam(torch.optim.Adam):
             state["step"] += 1
         n_steps, (beta1, beta2) = states[0]["step"].item(), group["betas"]
         arguments, sizes = Arguments(), [parameter.numel() for parameter in parameters]
-        update = Update(
+        update = AdamTask(
             n_parameters=len(parameters),
             n_threads=n_threads_for(16 * sum(sizes)),
             rate=group["lr"] / (1 - beta1**n_steps),

@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
@@ -77,6 +79,18 @@ def launch(job: Callable[[], None]) -> None:
         if show_traceback:
             raise
         _give_up(error)
+
+
+def callable_as(module: str, function: str) -> None:
+    """Let a command's module be called like the function of `tvae.api` whose name it has: `tvae.denoise(image)`."""
+
+    class CallableModule(ModuleType):
+        def __call__(self, *args: Any, **options: Any) -> Any:
+            from tvae import api
+
+            return getattr(api, function)(*args, **options)
+
+    sys.modules[module].__class__ = CallableModule
 
 
 def _give_up(error: Exception) -> None:

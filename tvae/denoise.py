@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import hydra
@@ -34,16 +32,7 @@ def main() -> None:
     app.launch(job)
 
 
-class _CallableModule(ModuleType):
-    """`tvae.denoise(image)` works whether or not this module, which takes the same name, has been imported."""
-
-    def __call__(self, *args: Any, **options: Any) -> Any:
-        from tvae import api
-
-        return api.denoise(*args, **options)
-
-
 if __name__ == "__main__":
     main()
 else:
-    sys.modules[__name__].__class__ = _CallableModule
+    app.callable_as(__name__, "denoise")

@@ -1,9 +1,9 @@
-// The inner loop of the E-step, and products with packed states, in plain C++ behind a C interface.
+// The E-step, the decoder's gradient, Adam and products with packed states, in plain C++ behind a C interface.
 //
 // Every layer is a sum of rows: of those whose latents are on in the first, of those whose hidden unit is not zero, times
 // its value, in the others. A set of 64 inputs is a word, and the loop runs over the word's ones, so that the cost is
 // proportional to what is on. Each data point is computed by one thread in one order: results do not depend on the
-// number of threads. Compiled and called by native.py.
+// number of threads. Compiled by kernel.py, called by native.py and adam.py.
 
 #include <algorithm>
 #include <atomic>
@@ -362,7 +362,7 @@ template <class R> R threshold(const R *ranks, int64_t n, int64_t count) {
 
 enum Selection { FITNESS, POSTERIOR, BEST, UNIFORM };
 
-struct Task {  // the same fields as native.py's Task
+struct EStepTask {  // the same fields as native.py's EStepTask
   Network decoder;
   int64_t batch, n_states, n_latents, n_threads;
   int64_t selection, n_parents, n_children, n_generations, n_flips, seed, n_drawn;
@@ -379,7 +379,7 @@ struct Task {  // the same fields as native.py's Task
 // The search for one data point at a time. It holds the old states, then every new one once, in the order found.
 template <class T> class Search {
   using Rank = decltype(rank(T()));
-  const Task *task;
+  const EStepTask *task;
   const std::vector<Layer<T>> *layers;  // behind the first
   const T *weight, *bias, *logit;       // of the first layer; of pi
   int64_t n_bytes, n_first, n_outputs, n_words, stride, n = 0, n_evaluated = 0;
@@ -399,7 +399,7 @@ template <class T> class Search {
   Array<Word> on;                   // (BLOCK, n_words): where it is not zero
 
 public:
-  void prepare(const Task &task, const std::vector<Layer<T>> &layers) {
+  void prepare(const EStepTask &task, const std::vector<Layer<T>> &layers) {
     this->task = &task, this->layers = &layers;
     weight = static_cast<const T *>(task.decoder.weights[0]), logit = static_cast<const T *>(task.logit);
     n_bytes = (task.n_latents + 7) / 8, n_first = task.decoder.sizes[1], n_outputs = task.decoder.sizes[task.decoder.n_layers];
@@ -609,7 +609,7 @@ template <class T> __attribute__((noinline)) Search<T> &search_of_thread() {
   return search;
 }
 
-template <class T> void run_e_step(const Task &task) {
+template <class T> void run_e_step(const EStepTask &task) {
   const auto layers = hidden_layers<T>(task.decoder);
   Phases phases;
   for (const auto &layer : layers) phases.add(layer.n_panels, [&](int64_t panel) { layer.pack(panel); });
@@ -661,7 +661,7 @@ void multiply_transposed(Phases &phases, const uint8_t *packed, const T *grad, i
 
 // ---- the gradient of the decoder's loss, for ReLU: what is not zero is what has a derivative
 
-struct Slope {  // the same fields as native.py's Slope
+struct GradientTask {  // the same fields as native.py's GradientTask
   Network decoder;
   int64_t n_rows, n_latents, n_threads;
   double scale;                                            // of the loss sum_r weight_r |x - mu|^2 / 2
@@ -687,7 +687,7 @@ template <class T> T dot(const T *a, const T *b, int64_t size) {
 }
 
 template <class T> class Backward {
-  const Slope &task;
+  const GradientTask &task;
   const std::vector<Layer<T>> layers;
   const int64_t n_rows, n_bytes, n_outputs, width, stride, n_words;
   static constexpr int64_t ROWS = 16, UNITS = 16;  // of a thread at a time
@@ -702,7 +702,7 @@ template <class T> class Backward {
   Word *ones(int64_t layer, int64_t row) { return on.data() + (layer * n_rows + row) * n_words; }
 
 public:
-  Backward(const Slope &task, Array<T> &value, Array<T> &slope, Array<Word> &on)
+  Backward(const GradientTask &task, Array<T> &value, Array<T> &slope, Array<Word> &on)
       : task(task), layers(hidden_layers<T>(task.decoder)), n_rows(task.n_rows),
         n_bytes((task.n_latents + 7) / 8), n_outputs(task.decoder.sizes[task.decoder.n_layers]),
         width(widest(task.decoder, layers)), stride(stride_for<T>(width)), n_words(width / 64), value(value),
@@ -778,7 +778,7 @@ private:
   }
 };
 
-template <class T> void run_gradient(const Slope &task) {
+template <class T> void run_gradient(const GradientTask &task) {
   static thread_local Array<T> value, slope;
   static thread_local Array<Word> on;
   Backward<T>(task, value, slope, on).run();
@@ -786,14 +786,14 @@ template <class T> void run_gradient(const Slope &task) {
 
 // ---- Adam, in one pass over memory
 
-struct Update {  // the same fields as adam.py's Update
+struct AdamTask {  // the same fields as adam.py's AdamTask
   int64_t n_parameters, n_threads;
   double rate, beta1, beta2, root, epsilon;
   const int64_t *sizes;
   void *const *parameters, *const *gradients, *const *means, *const *squares;
 };
 
-template <class T> void run_adam(const Update &task) {
+template <class T> void run_adam(const AdamTask &task) {
   constexpr int64_t at_once = 1 << 15;
   const T rate = task.rate, beta1 = task.beta1, beta2 = task.beta2, root = task.root, epsilon = task.epsilon;
   std::vector<std::pair<int64_t, int64_t>> parts;  // a parameter, and where in it to start
@@ -821,12 +821,12 @@ extern "C" {
 
 void set_parallel(Parallel entry) { parallel = entry; }
 
-void e_step_float(const Task *task) { run_e_step<float>(*task); }
-void e_step_double(const Task *task) { run_e_step<double>(*task); }
-void gradient_float(const Slope *task) { run_gradient<float>(*task); }
-void gradient_double(const Slope *task) { run_gradient<double>(*task); }
-void adam_float(const Update *task) { run_adam<float>(*task); }
-void adam_double(const Update *task) { run_adam<double>(*task); }
+void e_step_float(const EStepTask *task) { run_e_step<float>(*task); }
+void e_step_double(const EStepTask *task) { run_e_step<double>(*task); }
+void gradient_float(const GradientTask *task) { run_gradient<float>(*task); }
+void gradient_double(const GradientTask *task) { run_gradient<double>(*task); }
+void adam_float(const AdamTask *task) { run_adam<float>(*task); }
+void adam_double(const AdamTask *task) { run_adam<double>(*task); }
 
 #define PRODUCTS(T)                                                                                                    \
   void multiply_##T(const uint8_t *packed, const T *weight, const T *bias, T *out, int64_t n_rows, int64_t n_latents,  \

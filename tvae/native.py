@@ -37,7 +37,7 @@ class Network(ctypes.Structure):
     ]
 
 
-class Task(ctypes.Structure):
+class EStepTask(ctypes.Structure):
     """An E-step."""
 
     _fields_ = [
@@ -50,7 +50,7 @@ class Task(ctypes.Structure):
     ]
 
 
-class Slope(ctypes.Structure):
+class GradientTask(ctypes.Structure):
     """A gradient."""
 
     _fields_ = [
@@ -138,7 +138,7 @@ def e_step(
     new_packed, n_accepted = torch.empty_like(packed), torch.empty(batch, dtype=torch.int64)
     error, log_joint = x.new_empty(batch, n_states), x.new_empty(batch, n_states)
     arguments = Arguments()
-    task = Task(
+    task = EStepTask(
         decoder=arguments.network(model.decoder),
         batch=batch,
         n_states=n_states,
@@ -193,7 +193,7 @@ def gradient(
     addresses = [g.data_ptr() for g in gradients]
     n_layers = len(decoder.weights)
     arguments = Arguments()
-    task = Slope(
+    task = GradientTask(
         decoder=arguments.network(decoder),
         n_rows=len(packed),
         n_latents=decoder.sizes[0],

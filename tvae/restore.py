@@ -68,7 +68,7 @@ def restore(fit: Fit, picture: Picture, keep_observed: bool, n_rounds: int) -> R
 
     estimate = averaged(mean)
     spread = averaged(variance + mean.square()) - estimate**2
-    pixels = estimate * fit.units.std + fit.units.mean
+    pixels = fit.units.to_data(estimate)
     uncertainty = np.sqrt(np.maximum(spread, 0)) * fit.units.std
     if keep_observed and picture.missing is not None:
         pixels = np.where(picture.missing[..., None], pixels, picture.noisy)

@@ -39,7 +39,7 @@ def restore_run(config: Config, path: Path, keep_observed: bool | None) -> dict[
         raise UserError(f"run={source}: was trained on {theirs.dataset.name}, which is no image")
     fit = make_fit(theirs, dataset)
     fit.load_state_dict(saved["fit"])
-    directory = RunDirectory(path, config)
+    directory = RunDirectory(path, config, dataset.fingerprint())
     try:
         found = restore_to(path, fit, dataset, theirs.noise is None if keep_observed is None else keep_observed)
         metrics = {**(read_metrics(source) or {}), **found, "status": "finished", "run": str(source)}

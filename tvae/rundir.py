@@ -17,27 +17,29 @@ from tvae.checkpoint import NAME, NEW, PREVIOUS, write_atomically
 from tvae.config import Config, UserError, flat, read_config
 from tvae.fit import STATES
 
+FINGERPRINT = "data.sha256"
 # Everything a run may write; nothing else in the directory is ever touched.
-PICTURES = ("input.png", "restored.png", "restored.tiff", "uncertainty.png", "uncertainty.tiff")
-REPORTS = ("config.yaml", "metrics.json", "history.csv", "run.log", "figures", "tensorboard")
-OUTPUTS = (*REPORTS, *PICTURES, NAME, PREVIOUS, NEW, STATES)
+IMAGES = ("input.png", "restored.png", "restored.tiff", "uncertainty.png", "uncertainty.tiff")
+REPORTS = ("config.yaml", FINGERPRINT, "metrics.json", "history.csv", "run.log", "figures", "tensorboard")
+OUTPUTS = (*REPORTS, *IMAGES, NAME, PREVIOUS, NEW, STATES)
 FIGURES = ("decoder.png", "training.png", "comparison.png")
 # Options that do not change the result, so that a run may go on with others.
 FREE = ("restart", "device", "threads", "checkpoint_seconds", "data_dir")
 
 
 class RunDirectory:
-    def __init__(self, path: Path, config: Config):
-        """Claim `path` for `config`, or raise `UserError`."""
+    def __init__(self, path: Path, config: Config, fingerprint: str):
+        """Claim `path` for `config` on the data with this fingerprint, or raise `UserError`."""
         self.path = path
         try:
             path.mkdir(parents=True, exist_ok=True)
             self._lock()
-            self._check_owner(config)
+            self._check_owner(config, fingerprint)
             if config.restart:
                 self._clear()
             (path / "figures").mkdir(exist_ok=True)
             if not (path / "config.yaml").exists():
+                write_atomically(path / FINGERPRINT, f"{fingerprint}\n".encode())
                 write_atomically(path / "config.yaml", OmegaConf.to_yaml(config).encode())
         except OSError as error:
             raise UserError(f"{path}: cannot be used as run directory ({error.strerror})") from error
@@ -67,7 +69,7 @@ class RunDirectory:
             for file in written if target.is_dir() else [target]:
                 file.unlink(missing_ok=True)
 
-    def _check_owner(self, config: Config) -> None:
+    def _check_owner(self, config: Config, fingerprint: str) -> None:
         theirs_path = self.path / "config.yaml"
         if not theirs_path.exists():
             for name in OUTPUTS:
@@ -88,6 +90,11 @@ class RunDirectory:
             more = f" and {len(differing) - 5} more" if len(differing) > 5 else ""
             raise UserError(
                 f"{self.path}: belongs to another configuration ({what}{more}); "
+                "name another hydra.run.dir, or restart=true to start over"
+            )
+        if (self.path / FINGERPRINT).read_text().strip() != fingerprint:
+            raise UserError(
+                f"{self.path}: was made from other data, though the options are the same (has a file changed?); "
                 "name another hydra.run.dir, or restart=true to start over"
             )
 

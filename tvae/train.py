@@ -19,6 +19,7 @@ from tvae.datasets import Dataset
 from tvae.figures import draw_comparison, save_figure
 from tvae.fit import Epoch, Fit, make_fit
 from tvae.images import to_output, to_png, write_image, write_tiff
+from tvae.inference import e_step
 from tvae.initialise import start_from_run
 from tvae.model import log_likelihood
 from tvae.recipe import complete
@@ -26,8 +27,11 @@ from tvae.report import Report
 from tvae.restore import Restored, quality, restore, warn_of_blind_patches
 from tvae.rundir import RunDirectory, read_metrics
 from tvae.states import all_states
+from tvae.streams import Stream
 
 log = logging.getLogger("tvae.train")
+
+MINUTES_TO_TELL = 20
 
 
 def train(config: Config, path: Path, keep_observed: bool | None = None) -> dict[str, Any]:
@@ -41,7 +45,7 @@ def train(config: Config, path: Path, keep_observed: bool | None = None) -> dict
         keep_observed = config.noise is None
     config = complete(config)
     dataset = datasets.load(config)
-    directory = RunDirectory(path, config)
+    directory = RunDirectory(path, config, dataset.fingerprint())
     try:
         done = read_metrics(path)
         if done is not None and done.get("status") == "finished":
@@ -66,6 +70,7 @@ def _train(config: Config, path: Path, dataset: Dataset, keep_observed: bool) ->
     report = Report(path, fit, dataset.shape, history)
     report.facts |= known_facts(config, dataset)
     warn_of_blind_patches(fit)
+    tell_time(fit)
 
     def save() -> float:
         checkpoint.save(path, {"fit": fit.state_dict(), "history": report.history})
@@ -94,6 +99,23 @@ def _train(config: Config, path: Path, dataset: Dataset, keep_observed: bool) ->
     metrics = report.finish()
     log.info("%s", _summary(metrics, path))
     return metrics
+
+
+def tell_time(fit: Fit) -> None:
+    """Say beforehand if training will take long: from the E-step of some batches, which changes nothing."""
+    index = torch.arange(min(len(fit.data), fit.config.batch_size), device=fit.device)
+    observed = None if fit.observed is None else fit.observed[index]
+    n_tries = 3
+    started = time.perf_counter()
+    for _ in range(n_tries):
+        e_step(fit.model, fit.config.ea, fit.data[index], fit.states[index], Stream(0, index), observed)
+    # The rest of a visit takes about as long as the E-step.
+    minutes = 2 * (time.perf_counter() - started) / n_tries * fit.n_batches * (fit.n_epochs - fit.epoch) / 60
+    if minutes > MINUTES_TO_TELL:
+        log.warning(
+            "%d data points, %d epochs: this takes about %.0f minutes on this machine; less with fewer epochs, "
+            "a larger dataset.train_stride or a smaller model.n_latents", len(fit.data), fit.n_epochs, minutes,
+        )  # fmt: skip
 
 
 def _restore_now_and_then(fit: Fit, dataset: Dataset, report: Report, keep_observed: bool) -> dict[str, float | None]:

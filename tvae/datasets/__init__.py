@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,6 +38,11 @@ class Dataset:
     truth: Model | None = None  # the generating parameters, where they are known
     picture: Picture | None = None  # the image the data are patches of
 
+    def fingerprint(self) -> str:
+        """A hash of what is trained on, so that a run notices when a file has changed under its name."""
+        parts = [self.data.numpy()] if self.picture is None else [self.picture.noisy, self.picture.missing]
+        return hashlib.sha256(b"".join(np.ascontiguousarray(a).tobytes() for a in parts if a is not None)).hexdigest()
+
 
 @dataclass(frozen=True)
 class Units:
@@ -47,7 +54,7 @@ class Units:
     def to_model(self, x: Tensor) -> Tensor:
         return (x - self.mean) / self.std
 
-    def to_data(self, x: Tensor) -> Tensor:
+    def to_data(self, x: Any) -> Any:
         return x * self.std + self.mean
 
     def elbo_to_data(self, elbo: float, n_observed: float) -> float:
