@@ -2,9 +2,9 @@
 
 Five settings, each in a process of its own: the paper's Table 1 and Table 2 (sigma=50), a linear model of 300 latents,
 a deep one on 16x16 patches, and Table 2 with its states in a file. All patches of a noisy picture (house where it is
-found, else camera) are held with their states; a stated subset of them is visited, first for some epochs, so that states and
-weights are as sparse as in training, then several times against the clock. Seconds per epoch are scaled from the subset
-to all patches.
+found, else camera) are held with their states; a stated subset of them is visited, first for some epochs, so that
+states and weights are as sparse as in training, then several times against the clock. Seconds per epoch are scaled from
+the subset to all patches.
 
 "Dense" is a slow and obvious visit in plain torch: every old and new state through every layer, the gradient through
 all S states by autograd; it is run beside the engine on the same data points. GFLOP/s count the multiplications a dense

@@ -1,8 +1,8 @@
 """The default recipe: options that were left open (null), chosen for the data at hand.
 
 What an image needs depends on its noise, which is estimated from the image itself and never told: more noise takes
-larger patches. Small images get fewer latents and more epochs, large ones are thinned out for training. Every choice can be
-overruled by setting the option.
+larger patches. Small images get fewer latents and more epochs, large ones are thinned out for training. Every choice
+can be overruled by setting the option.
 """
 
 from __future__ import annotations
