@@ -1,5 +1,9 @@
+import importlib
+import sys
+
 import pytest
 import torch
+from hydra.core.global_hydra import GlobalHydra
 
 from tvae.config import BarsConfig, Config, EaConfig, LrConfig, ModelConfig, StatesConfig
 from tvae.decoder import Decoder
@@ -14,6 +18,27 @@ def _one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def command(monkeypatch, capfd, tmp_path):
+    """Run `python -m tvae.NAME` in this process and in an empty folder: exit code and what it printed."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(name, *overrides):
+        module = importlib.import_module(f"tvae.{name}")
+        monkeypatch.setattr(sys, "argv", [f"{name}.py", *overrides])
+        monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
+        GlobalHydra.instance().clear()
+        capfd.readouterr()
+        try:
+            module.main()
+            code = 0
+        except SystemExit as end:
+            code = end.code
+        return code, "".join(capfd.readouterr())
+
+    return run
 
 
 def random_model(n_latents=6, hidden=(5,), n_outputs=7, activation="relu", seed=0, sigma2=0.3, dtype=torch.float64):

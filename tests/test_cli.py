@@ -6,11 +6,11 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
-from hydra.core.global_hydra import GlobalHydra
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tvae import checkpoint, train
@@ -21,23 +21,8 @@ COMMAND = [sys.executable, "-m", "tvae.train"]
 
 
 @pytest.fixture
-def call(monkeypatch, capfd, tmp_path):
-    """Run `python -m tvae.train` in this process: exit code and what it printed."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*overrides):
-        monkeypatch.setattr(sys, "argv", ["train.py", *overrides])
-        monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
-        GlobalHydra.instance().clear()
-        capfd.readouterr()
-        try:
-            train.main()
-            code = 0
-        except SystemExit as end:
-            code = end.code
-        return code, "".join(capfd.readouterr())
-
-    return run
+def call(command):
+    return partial(command, "train")
 
 
 def metrics(directory):

@@ -4,7 +4,8 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from tvae import app, config
-from tvae.config import UserError, conf_dir, resolve
+from tvae.check import resolve
+from tvae.config import UserError, conf_dir
 from tvae.recipe import complete
 
 

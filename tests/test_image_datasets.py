@@ -8,7 +8,8 @@ from hydra import compose, initialize_config_dir
 
 from tvae import config as configuration
 from tvae import datasets
-from tvae.config import UserError, conf_dir, resolve
+from tvae.check import resolve
+from tvae.config import UserError, conf_dir
 from tvae.datasets.images import add_noise, drop_pixels
 from tvae.fit import Fit
 from tvae.images import write_image

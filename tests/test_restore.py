@@ -1,13 +1,11 @@
 """Restoration from the picture alone: by command, by run directory and by Python call."""
 
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tifffile
-from hydra.core.global_hydra import GlobalHydra
 from scipy.stats import spearmanr
 from skimage.restoration import inpaint_biharmonic
 
@@ -42,36 +40,13 @@ CLEAN = structured()
 NOISY = add_noise(CLEAN[..., None].astype(float), 40, seed=3)[..., 0]
 
 
-@pytest.fixture
-def call(monkeypatch, capfd, tmp_path):
-    """Run `python -m tvae.denoise` or `inpaint` in this process: exit code and what it printed."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(command, *overrides):
-        from importlib import import_module
-
-        module = import_module(f"tvae.{command}")
-        monkeypatch.setattr(sys, "argv", [f"{command}.py", *overrides])
-        monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
-        GlobalHydra.instance().clear()
-        capfd.readouterr()
-        try:
-            module.main()
-            code = 0
-        except SystemExit as end:
-            code = end.code
-        return code, "".join(capfd.readouterr())
-
-    return run
-
-
 def metrics(directory):
     return json.loads((Path(directory) / "metrics.json").read_text())
 
 
-def test_denoising_gains_and_the_run_directory_holds_the_pictures(call):
+def test_denoising_gains_and_the_run_directory_holds_the_pictures(command):
     write_image(Path("clean.png"), CLEAN)
-    code, out = call("denoise", "image=clean.png", "noise=40", *FAST, "restore_every=8", "hydra.run.dir=run")
+    code, out = command("denoise", "image=clean.png", "noise=40", *FAST, "restore_every=8", "hydra.run.dir=run")
     assert code == 0, out
     found = metrics("run")
     assert found["psnr"] > found["psnr_input"] + 6
@@ -92,28 +67,28 @@ def test_denoising_gains_and_the_run_directory_holds_the_pictures(call):
     column = rows[0].index("psnr")
     assert [bool(row[column]) for row in rows[1:]] == [epoch % 8 == 0 for epoch in range(1, 17)]
 
-    code, out = call("denoise", "run=run", "hydra.run.dir=again")
+    code, out = command("denoise", "run=run", "hydra.run.dir=again")
     assert code == 0, out
     assert Path("again/restored.png").read_bytes() == Path("run/restored.png").read_bytes()
     assert Path("again/uncertainty.tiff").read_bytes() == Path("run/uncertainty.tiff").read_bytes()
     assert {k: metrics("again")[k] for k in ("psnr", "ssim", "elbo")} == {k: found[k] for k in ("psnr", "ssim", "elbo")}
 
 
-def test_a_picture_that_changed_under_its_name_is_noticed(call):
+def test_a_picture_that_changed_under_its_name_is_noticed(command):
     write_image(Path("noisy.png"), NOISY.clip(0, 255).astype(np.uint8))
     options = ["image=noisy.png", *FAST, "epochs=1", "hydra.run.dir=run"]
-    assert call("denoise", *options)[0] == 0
-    assert "finished already" in call("denoise", *options)[1]
+    assert command("denoise", *options)[0] == 0
+    assert "finished already" in command("denoise", *options)[1]
     write_image(Path("noisy.png"), NOISY[::-1].clip(0, 255).astype(np.uint8))
-    code, out = call("denoise", *options)
+    code, out = command("denoise", *options)
     assert code == 2
     assert "was made from other data" in out
-    assert call("denoise", *options, "restart=true")[0] == 0
+    assert command("denoise", *options, "restart=true")[0] == 0
 
 
-def test_inpainting_beats_biharmonic_interpolation_and_keeps_known_pixels(call):
+def test_inpainting_beats_biharmonic_interpolation_and_keeps_known_pixels(command):
     write_image(Path("clean.png"), CLEAN)
-    code, out = call("inpaint", "image=clean.png", "missing=0.5", *FAST, "epochs=40", "hydra.run.dir=run")
+    code, out = command("inpaint", "image=clean.png", "missing=0.5", *FAST, "epochs=40", "hydra.run.dir=run")
     assert code == 0, out
     missing = drop_pixels(CLEAN.shape, 0.5, seed=0)
     restored = read_image("run/restored.png").pixels[..., 0]
@@ -123,9 +98,9 @@ def test_inpainting_beats_biharmonic_interpolation_and_keeps_known_pixels(call):
     assert metrics("run")["psnr_input"] is None
 
 
-def test_noisy_and_incomplete_pictures_are_estimated_everywhere(call):
+def test_noisy_and_incomplete_pictures_are_estimated_everywhere(command):
     write_image(Path("clean.png"), CLEAN)
-    code, out = call("inpaint", "image=clean.png", "missing=0.3", "noise=30", *FAST, "hydra.run.dir=run")
+    code, out = command("inpaint", "image=clean.png", "missing=0.3", "noise=30", *FAST, "hydra.run.dir=run")
     assert code == 0, out
     missing = drop_pixels(CLEAN.shape, 0.3, seed=0)
     estimate = read_image("run/restored.png").pixels[..., 0]
@@ -133,30 +108,30 @@ def test_noisy_and_incomplete_pictures_are_estimated_everywhere(call):
     assert psnr(CLEAN[missing], estimate[missing], 255) > 17
 
 
-def test_a_mask_and_a_clean_picture_from_files(call):
+def test_a_mask_and_a_clean_picture_from_files(command):
     mask = np.zeros(CLEAN.shape, np.uint8)
     mask[20:30, 10:14] = 255
     damaged = np.where(mask, 0, CLEAN).astype(np.uint8)
     for name, array in (("clean", CLEAN), ("mask", mask), ("damaged", damaged)):
         write_image(Path(f"{name}.png"), array)
     files = ["image=damaged.png", "mask=mask.png", "clean=clean.png"]
-    code, out = call("inpaint", *files, *FAST, "hydra.run.dir=run")
+    code, out = command("inpaint", *files, *FAST, "hydra.run.dir=run")
     assert code == 0, out
     restored = read_image("run/restored.png").pixels[..., 0]
     assert (restored[mask == 0] == CLEAN[mask == 0]).all()
     assert metrics("run")["psnr"] > psnr(CLEAN, np.where(mask, CLEAN[mask == 0].mean(), CLEAN), 255)
 
 
-def test_training_on_fewer_patches_and_restoring_all(call):
+def test_training_on_fewer_patches_and_restoring_all(command):
     write_image(Path("clean.png"), CLEAN)
     options = [*FAST, "dataset.train_stride=2", "epochs=48", "batch_size=16", "restore_rounds=4"]
-    code, out = call("denoise", "image=clean.png", "noise=40", *options, "hydra.run.dir=run")
+    code, out = command("denoise", "image=clean.png", "noise=40", *options, "hydra.run.dir=run")
     assert code == 0, out
     assert metrics("run")["psnr"] > metrics("run")["psnr_input"] + 3
 
 
 @pytest.mark.parametrize(
-    ("command", "options", "message"),
+    ("name", "options", "message"),
     [
         ("denoise", [], "nothing to denoise: give image=FILE, or noise=LEVEL"),
         ("inpaint", [], "nothing to fill in: give image=FILE with mask=FILE, or missing=FRACTION"),
@@ -177,14 +152,14 @@ def test_training_on_fewer_patches_and_restoring_all(call):
         ("denoise", ["image=clean.png", "noise=-5"], "noise=-5.0: must be at least 0"),
     ],
 )
-def test_a_mistake_gets_one_line_and_code_2(call, command, options, message):
+def test_a_mistake_gets_one_line_and_code_2(command, name, options, message):
     write_image(Path("clean.png"), CLEAN)
     write_image(Path("small.png"), CLEAN[12:18, 14:19])
     write_image(Path("flat.png"), np.full((20, 20), 7, np.uint8))
     write_image(Path("full.png"), np.full(CLEAN.shape, 255, np.uint8))
     Path("text.png").write_text("no picture")
     before = {p: p.read_bytes() for p in Path().iterdir()}
-    code, out = call(command, *options)
+    code, out = command(name, *options)
     assert code == 2, out
     assert out.startswith(f"error: {message}")
     assert len(out.splitlines()) == 1

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from tvae import config as configuration
-from tvae.config import Config, UserError, conf_dir, resolve
+from tvae.check import resolve
+from tvae.config import Config, UserError, conf_dir
 from tvae.datasets import Picture, images
 from tvae.fit import make_fit
 from tvae.images import Image, from_array, to_output

@@ -29,6 +29,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from tvae import config as configuration
+from tvae.check import did_you_mean, resolve
 from tvae.checkpoint import DamagedCheckpoint
 from tvae.config import Config, UserError
 from tvae.fit import TrainingFailed
@@ -59,7 +60,7 @@ def run(task: Callable[[Config, Path], object], cfg: DictConfig) -> None:
     """The body of a Hydra job: `task` on the checked configuration and the run directory."""
     _log_to_terminal()
     try:
-        task(configuration.resolve(cfg), Path(HydraConfig.get().runtime.output_dir))
+        task(resolve(cfg), Path(HydraConfig.get().runtime.output_dir))
     except Exception as error:
         if HydraConfig.get().mode == RunMode.MULTIRUN and not isinstance(error, Interrupted):
             raise  # Hydra goes on with the other jobs and raises this again at the end
@@ -124,7 +125,7 @@ def _composition_problems(error: Exception) -> list[str]:
             except Exception as wrong:
                 problems.append(f"{override}: {_one_line(wrong)}{_hint(override)}")
         try:
-            configuration.resolve(compose("config", [o for o in accepted if not o.startswith("hydra")]))
+            resolve(compose("config", [o for o in accepted if not o.startswith("hydra")]))
         except UserError as found:
             problems += found.problems
     return problems or [_one_line(error)]
@@ -143,7 +144,7 @@ def _values(override: str) -> list[str]:
 
 def _hint(override: str) -> str:
     key = override.partition("=")[0]
-    return configuration.did_you_mean(key, [f.name for f in fields(Config)])
+    return did_you_mean(key, [f.name for f in fields(Config)])
 
 
 def _one_line(error: BaseException) -> str:

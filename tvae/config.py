@@ -1,24 +1,16 @@
-"""Every option there is, with its meaning, unit and range; and the one check that lists all problems at once.
-
-The dataclasses are the schema that the YAML files under `conf/` extend. Hydra and OmegaConf check names and types while
-composing; `resolve` checks the rest and turns the composed configuration into plain dataclass objects.
-"""
+"""Every option there is, with its meaning, unit and range: the schema that the YAML files under `conf/` extend."""
 
 from __future__ import annotations
 
-import copy
-import difflib
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional
 
 from hydra.core.config_store import ConfigStore
-from omegaconf import MISSING, DictConfig, OmegaConf, open_dict
+from omegaconf import MISSING
 
 from tvae.decoder import ACTIVATIONS
-from tvae.device import choose_device, device_problems
 from tvae.evolution import MUTATIONS, SELECTIONS
 from tvae.patches import AVERAGES
 
@@ -163,140 +155,3 @@ def conf_dir() -> str:
     package = Path(__file__).resolve().parent
     installed = package / "conf"
     return str(installed if installed.is_dir() else package.parent / "conf")
-
-
-def resolve(cfg: DictConfig) -> Config:
-    """The composed configuration as dataclass objects; raises `UserError` with a line for every problem."""
-    problems = _take_unknown(cfg := copy.deepcopy(cfg), "")
-    missing = [f"{key}: no value was given" for key in sorted(OmegaConf.missing_keys(cfg))]
-    if missing:
-        raise UserError(*problems, *missing)
-    config = OmegaConf.to_object(cfg)
-    assert isinstance(config, Config)
-    if isinstance(config.dataset, ImageConfig) and config.image is not None:
-        config.dataset.name = "file"
-    out_of_range = _out_of_range(config, "")
-    named = [line.partition("=")[0] + "=" for line in out_of_range]
-    others = inconsistencies(config) + _wrong_image(config)
-    problems += out_of_range + [line for line in others if not any(name in line for name in named)]
-    problems += device_problems(config.device)
-    if problems:
-        raise UserError(*problems)
-    return config
-
-
-def read_config(path: Path) -> Config:
-    """What an earlier run wrote as its config.yaml."""
-    try:
-        written = OmegaConf.load(path)
-        schema = OmegaConf.structured(Config(dataset=DATASETS[written.dataset.name]()))
-        config = OmegaConf.to_object(OmegaConf.merge(schema, written))
-    except Exception as error:  # missing, not YAML, or of another version
-        raise UserError(f"{path}: not readable as the configuration of a run") from error
-    assert isinstance(config, Config)
-    return config
-
-
-def flat(node: Any) -> dict[str, Any]:
-    """Every option of a configuration (or of its YAML file) by its dotted name."""
-    options: dict[str, Any] = {}
-
-    def walk(content: Any, path: str) -> None:
-        if isinstance(content, dict):
-            for key, value in content.items():
-                walk(value, f"{path}.{key}" if path else str(key))
-        else:
-            options[path] = content
-
-    walk(OmegaConf.to_container(OmegaConf.create(node)), "")
-    return options
-
-
-def _take_unknown(cfg: DictConfig, path: str) -> list[str]:
-    """Remove options that do not exist, and say so."""
-    schema = OmegaConf.get_type(cfg)
-    known = [f.name for f in fields(schema)] if schema is not None and is_dataclass(schema) else []
-    problems = []
-    for key in list(map(str, cfg)):
-        if key not in known:
-            problems.append(f"{path}{key}: no such option{did_you_mean(key, known, path)}")
-            with open_dict(cfg):
-                del cfg[key]
-        elif not OmegaConf.is_missing(cfg, key) and isinstance(cfg[key], DictConfig):
-            problems += _take_unknown(cfg[key], f"{path}{key}.")
-    return problems
-
-
-def did_you_mean(key: str, known: Sequence[str], path: str = "") -> str:
-    close = difflib.get_close_matches(key, known, 1)
-    return f"; did you mean {path}{close[0]}?" if close else ""
-
-
-COMPARISONS = {
-    "ge": ("at least", lambda value, limit: value >= limit),
-    "gt": ("above", lambda value, limit: value > limit),
-    "le": ("at most", lambda value, limit: value <= limit),
-    "lt": ("below", lambda value, limit: value < limit),
-}
-
-
-def _out_of_range(config: Any, path: str) -> list[str]:
-    problems = []
-    for f in fields(config):
-        value = getattr(config, f.name)
-        if is_dataclass(value):
-            problems += _out_of_range(value, f"{path}{f.name}.")
-            continue
-        if "choices" in f.metadata and value not in f.metadata["choices"]:
-            problems.append(f"{path}{f.name}={value}: must be one of {', '.join(f.metadata['choices'])}")
-        for name, (word, holds) in COMPARISONS.items():
-            values = value if isinstance(value, list) else [value]
-            if name in f.metadata and not all(v is None or holds(v, f.metadata[name]) for v in values):
-                problems.append(f"{path}{f.name}={value}: must be {word} {f.metadata[name]}")
-    return problems
-
-
-def inconsistencies(config: Config) -> list[str]:
-    """Values that do not go together; options that are still open (null) go with everything."""
-    model, ea, lr, n_states = config.model, config.ea, config.lr, config.states.n_states
-    n_latents = math.inf if model.n_latents is None else model.n_latents
-    wrong = {
-        f"states.n_states={n_states}: model.n_latents={n_latents} has fewer states than that": (
-            n_latents < 62 and n_states > 2**n_latents
-        ),
-        f"ea.n_parents={ea.n_parents}: must be at most states.n_states={n_states}": ea.n_parents > n_states,
-        f"ea.n_children={ea.n_children}: must be at most model.n_latents={n_latents}": ea.n_children > n_latents,
-        f"ea.n_flips={ea.n_flips}: must be at most model.n_latents={n_latents}": ea.n_flips > n_latents,
-        f"lr.min={lr.min}: must be at most lr.max={lr.max}": lr.kind == "cyclic" and lr.min > lr.max,
-        "model.solver=exact: needs a linear decoder (model=linear)": model.solver == "exact" and model.hidden != [],
-        f"states.memmap=true: needs device=cpu, not {config.device}": (
-            config.states.memmap and choose_device(config.device, config.precision).type != "cpu"
-        ),
-        f"init_from={config.init_from}: no checkpoint.pt there": (
-            config.init_from is not None and not (Path(config.init_from) / "checkpoint.pt").is_file()
-        ),
-    }
-    if isinstance(config.dataset, BarsConfig):
-        n_bars = 2 * config.dataset.size
-        wrong[f"dataset.mean_bars={config.dataset.mean_bars}: must be below the number of bars, {n_bars}"] = (
-            config.dataset.mean_bars >= n_bars
-        )
-    return [problem for problem, is_wrong in wrong.items() if is_wrong]
-
-
-def _wrong_image(config: Config) -> list[str]:
-    """What does not go together in the options about images."""
-    dataset = config.dataset
-    if not isinstance(dataset, ImageConfig):
-        given = [name for name in ("noise", "missing", "image", "clean", "mask") if getattr(config, name) is not None]
-        return [f"{name}={getattr(config, name)}: dataset={dataset.name} is no image" for name in given]
-    wrong = {
-        "image: no value was given; dataset=file needs it": dataset.name == "file" and config.image is None,
-        f"clean={config.clean}: goes with image=FILE; {dataset.name} itself is clean": (
-            config.clean is not None and config.image is None and dataset.name != "file"
-        ),
-        f"dataset.stride={dataset.stride}: must be at most dataset.patch_size={dataset.patch_size}": (
-            dataset.patch_size is not None and dataset.stride > dataset.patch_size
-        ),
-    }
-    return [problem for problem, is_wrong in wrong.items() if is_wrong]

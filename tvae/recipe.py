@@ -13,7 +13,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from tvae.config import BarsConfig, Config, ImageConfig, UserError, inconsistencies
+from tvae.check import inconsistencies
+from tvae.config import BarsConfig, Config, ImageConfig, UserError
 from tvae.datasets import Picture
 from tvae.datasets.images import make_picture
 

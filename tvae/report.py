@@ -14,8 +14,8 @@ import numpy as np
 from torch.utils.tensorboard import SummaryWriter
 
 import tvae
+from tvae.check import flat
 from tvae.checkpoint import write_atomically
-from tvae.config import flat
 from tvae.figures import as_grid, draw_decoder, draw_training, one_hot_outputs, save_figure
 from tvae.fit import Epoch, Fit
 

@@ -8,8 +8,9 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 
 from tvae import checkpoint, datasets
+from tvae.check import read_config
 from tvae.checkpoint import DamagedCheckpoint
-from tvae.config import Config, UserError, read_config
+from tvae.config import Config, UserError
 from tvae.fit import make_fit
 from tvae.report import write_json
 from tvae.rundir import FREE, RunDirectory, read_metrics

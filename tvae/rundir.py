@@ -13,8 +13,9 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from tvae.check import flat, read_config
 from tvae.checkpoint import NAME, NEW, PREVIOUS, write_atomically
-from tvae.config import Config, UserError, flat, read_config
+from tvae.config import Config, UserError
 from tvae.fit import STATES
 
 FINGERPRINT = "data.sha256"
