@@ -1,3 +1,4 @@
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 
 import pytest
@@ -78,8 +79,8 @@ def test_all_problems_are_listed_at_once():
 
 def test_every_option_says_what_it_means():
     def walk(schema):
-        for f in config.fields(schema):
-            if config.is_dataclass(f.type if not isinstance(f.type, str) else getattr(config, f.type, None)):
+        for f in fields(schema):
+            if is_dataclass(f.type if not isinstance(f.type, str) else getattr(config, f.type, None)):
                 walk(getattr(config, f.type))
             else:
                 assert f.metadata.get("meaning"), f"{schema.__name__}.{f.name}"

@@ -83,7 +83,8 @@ def test_a_picture_that_changed_under_its_name_is_noticed(command):
     code, out = command("denoise", *options)
     assert code == 2
     assert "was made from other data" in out
-    assert command("denoise", *options, "restart=true")[0] == 0
+    code, out = command("denoise", *options, "restart=true")
+    assert code == 0, out
 
 
 def test_inpainting_beats_biharmonic_interpolation_and_keeps_known_pixels(command):

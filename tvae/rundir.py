@@ -32,6 +32,7 @@ class RunDirectory:
     def __init__(self, path: Path, config: Config, fingerprint: str):
         """Claim `path` for `config` on the data with this fingerprint, or raise `UserError`."""
         self.path = path
+        self._handle: int | None = None
         try:
             path.mkdir(parents=True, exist_ok=True)
             self._lock()
@@ -43,7 +44,11 @@ class RunDirectory:
                 write_atomically(path / FINGERPRINT, f"{fingerprint}\n".encode())
                 write_atomically(path / "config.yaml", OmegaConf.to_yaml(config).encode())
         except OSError as error:
+            self.release()
             raise UserError(f"{path}: cannot be used as run directory ({error.strerror})") from error
+        except UserError:
+            self.release()
+            raise
 
     def _lock(self) -> None:
         """Hold the directory until the process ends, so that two runs cannot mix."""
@@ -55,12 +60,12 @@ class RunDirectory:
         try:
             fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            os.close(self._handle)
             raise UserError(f"{self.path}: another process is running in this directory") from None
 
     def release(self) -> None:
-        if hasattr(self, "_handle"):
+        if self._handle is not None:
             os.close(self._handle)
+            self._handle = None
 
     def _clear(self) -> None:
         """Remove what a run writes; other files, also in its folders, stay."""
