@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow lint types bars bench clean
+.PHONY: help demo test test-slow lint types bars natural natural-h bench clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -41,6 +41,23 @@ types: $(VENV)/.installed-dev  ## mypy
 bars: $(VENV)/.installed  ## the paper's first experiment: ten seeds each of bars and correlated bars, with figures
 	$(BIN)/python -m tvae.train -m experiment=bars,bars_correlated seed=0,1,2,3,4,5,6,7,8,9
 	$(BIN)/python scripts/bars.py outputs/train
+
+NATURAL := $(BIN)/python -m tvae.train -m hydra.sweep.dir=outputs/natural
+SEEDS ?= 0
+OPTIONS ?=
+
+natural: $(VENV)/.installed  ## the paper's second: whitened patches, linear to deep; SEEDS=0,1,2 OPTIONS="n_patches=20000"
+	$(NATURAL) experiment=natural_linear seed=$(SEEDS) hydra.sweep.subdir='linear_$${seed}' $(OPTIONS)
+	$(NATURAL) experiment=natural_deep seed=$(SEEDS) init_from='outputs/natural/linear_$${seed}' \
+		hydra.sweep.subdir='deep_$${seed}' $(OPTIONS)
+	$(NATURAL) experiment=natural_linear seed=$(SEEDS) init_from='outputs/natural/linear_$${seed}' \
+		hydra.sweep.subdir='continued_$${seed}' $(OPTIONS)
+	$(BIN)/python scripts/natural.py outputs/natural
+
+natural-h: $(VENV)/.installed  ## time and ELBO against the number of latents, up to 1000
+	$(NATURAL) experiment=natural_h1000 model.n_latents=100,200,300,500,1000 hydra.sweep.subdir='h_$${model.n_latents}' \
+		$(OPTIONS)
+	$(BIN)/python scripts/natural.py outputs/natural
 
 bench: $(VENV)/.installed  ## seconds per epoch, memory and scaling; writes outputs/bench
 	$(BIN)/python scripts/bench.py

@@ -42,14 +42,14 @@ def test_a_run_leaves_what_the_contract_says(call, tmp_path):
     assert (found["seed"], found["device"], found["version"]) == (0, "cpu", "0.1.0")
     assert found["elbo"] < found["log_likelihood_true"]
     rows = Path("run/history.csv").read_text().splitlines()
-    assert rows[0] == "epoch,elbo,sigma,pi_sum,n_accepted,learning_rate,seconds"
+    assert rows[0] == "epoch,elbo,elbo_test,sigma,pi_sum,n_accepted,learning_rate,seconds"
     assert [row.split(",")[0] for row in rows[1:]] == ["1", "2", "3", "4"]
     assert float(rows[4].split(",")[1]) == found["elbo"]
     assert {p.name for p in Path("run").iterdir()} == {
         "config.yaml", "data.sha256", "metrics.json", "history.csv", "checkpoint.pt", "checkpoint.previous.pt",
         "run.log", "figures", "tensorboard",
     }  # fmt: skip
-    assert {p.name for p in Path("run/figures").iterdir()} == {"decoder.png", "training.png"}
+    assert {p.name for p in Path("run/figures").iterdir()} == {"decoder.png", "latents.png", "training.png"}
     events = EventAccumulator("run/tensorboard", {"images": 0, "histograms": 0}).Reload()
     tags = events.Tags()
     assert {"elbo", "sigma", "pi_sum", "n_accepted", "learning_rate", "seconds", "log_likelihood_true"} <= {

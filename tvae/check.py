@@ -16,7 +16,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from tvae.config import DATASETS, BarsConfig, Config, ImageConfig, UserError
+from tvae.config import DATASETS, BarsConfig, Config, ImageConfig, NaturalConfig, UserError
 from tvae.device import choose_device, device_problems
 
 
@@ -142,6 +142,8 @@ def inconsistencies(config: Config) -> list[str]:
 def _wrong_image(config: Config) -> list[str]:
     """What does not go together in the options about images."""
     dataset = config.dataset
+    if config.n_patches is not None and not isinstance(dataset, NaturalConfig):
+        return [f"n_patches={config.n_patches}: is for patches of natural images, not for dataset={dataset.name}"]
     if not isinstance(dataset, ImageConfig):
         given = [name for name in ("noise", "missing", "image", "clean", "mask") if getattr(config, name) is not None]
         return [f"{name}={getattr(config, name)}: dataset={dataset.name} is no image" for name in given]

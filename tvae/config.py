@@ -50,6 +50,21 @@ class BarsConfig(DatasetConfig):
     seed: int = option(0, "of the images; apart from the run's seed, so that runs see the same data", ge=0)
 
 
+NATURAL = ("vanhateren", "natural")
+
+
+@dataclass
+class NaturalConfig(DatasetConfig):
+    name: str = option("vanhateren", "whose images: van Hateren's, or those of scikit-image", choices=NATURAL)
+    images: Optional[list[str]] = option(None, "names of the images; null: all there are")
+    patch_size: int = option(16, "pixels along a side of a patch", ge=2)
+    n_test: Optional[int] = option(None, "held-out patches, on which nothing is learned; null: n_patches / 10", ge=0)
+    clamp: float = option(0.02, "share of an image's pixels, the brightest, that are clamped", ge=0, lt=1)
+    flat: float = option(0.0, "share of the patches drawn, the flattest, that are left out", ge=0, lt=1)
+    retained: float = option(0.95, "share of the variance in the directions that are whitened fully", gt=0, le=1)
+    seed: int = option(0, "of the positions; apart from the run's seed, so that runs see the same data", ge=0)
+
+
 PICTURES = ("house", "barbara", "castle", "camera", "file")
 
 
@@ -116,10 +131,11 @@ class Config:
     )
     missing: Optional[float] = option(None, "fraction of the image's pixels that is dropped", ge=0, lt=1)
     corruption_seed: int = option(0, "of noise and missing pixels; apart from the run's seed", ge=0)
+    n_patches: Optional[int] = option(None, "patches of natural images to train on; null: 100,000", ge=1)
     image: Optional[str] = option(None, "PNG, JPEG or TIFF file to restore, instead of the data set's own picture")
     clean: Optional[str] = option(None, "file with the clean version of `image`, to compare with")
     mask: Optional[str] = option(None, "file of the image's size, nonzero where a pixel is missing")
-    data_dir: Optional[str] = option(None, "folder of the named pictures; null: the one in TVAE_DATA_DIR, if any")
+    data_dir: Optional[str] = option(None, "folder of the images that go by a name; null: TVAE_DATA_DIR")
     run: Optional[str] = option(None, "denoise and inpaint: run directory to restore from, instead of training")
     epochs: Optional[int] = option(None, "visits of all data points; null: by the data", ge=1)
     batch_size: int = option(32, "data points in a minibatch", ge=1)
@@ -137,7 +153,11 @@ class Config:
     restart: bool = option(False, "throw away what the run directory holds and start over")
 
 
-DATASETS: dict[str, type[DatasetConfig]] = {"bars": BarsConfig} | dict.fromkeys(PICTURES, ImageConfig)
+DATASETS: dict[str, type[DatasetConfig]] = {
+    "bars": BarsConfig,
+    **dict.fromkeys(NATURAL, NaturalConfig),
+    **dict.fromkeys(PICTURES, ImageConfig),
+}
 
 
 def register() -> None:
@@ -147,6 +167,7 @@ def register() -> None:
     for group, schema in (("dataset", DatasetConfig), ("model", ModelConfig), ("ea", EaConfig), ("lr", LrConfig)):
         store.store(group=f"schema/{group}", name="base", node=schema)
     store.store(group="schema/dataset", name="bars", node=BarsConfig)
+    store.store(group="schema/dataset", name="natural", node=NaturalConfig)
     store.store(group="schema/dataset", name="image", node=ImageConfig)
 
 

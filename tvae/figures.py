@@ -12,9 +12,12 @@ import torch
 from matplotlib.figure import Figure
 
 from tvae.checkpoint import write_atomically
-from tvae.datasets import Picture
+from tvae.datasets import Dataset, Picture
 from tvae.fit import Fit
+from tvae.inference import e_step
+from tvae.learning import weighty_states
 from tvae.restore import Restored
+from tvae.states import unpack
 
 BETWEEN = (0.2, 0.35, 0.6)  # colour between the pictures of a grid
 TITLES = {"elbo": "ELBO in nats per data point", "sigma": "sigma", "psnr": "PSNR in dB"}
@@ -30,28 +33,53 @@ def one_hot_outputs(fit: Fit) -> torch.Tensor:
     return mu.mul(fit.units.std).cpu()
 
 
-def as_grid(rows: torch.Tensor, shape: tuple[int, ...], columns: int | None = None) -> np.ndarray:
-    """(H, D) -> one RGB picture in [0, 1] of all H, on a common scale around zero = middle grey, blue between."""
+def as_grid(rows: torch.Tensor, shape: tuple[int, ...], own_scale: bool = False) -> np.ndarray:
+    """(H, D) -> one RGB picture in [0, 1] of all H, zero middle grey, on one scale or each on its own."""
     height, width = shape[:2]
     pictures = rows.reshape(len(rows), height, width, -1).numpy()
-    columns = columns or math.ceil(math.sqrt(len(rows)))
+    columns = math.ceil(math.sqrt(len(rows)))
     n_rows = math.ceil(len(rows) / columns)
-    scale = max(float(np.abs(pictures).max()), 1e-12)
+    sizes = np.abs(pictures).max((1, 2, 3), keepdims=True)
+    pictures = pictures / np.maximum(sizes if own_scale else sizes.max(), 1e-12)
     grid = np.empty((n_rows * (height + 1) + 1, columns * (width + 1) + 1, 3), dtype=np.float32)
     grid[:] = BETWEEN
     for i, picture in enumerate(pictures):
         top, left = (i // columns) * (height + 1) + 1, (i % columns) * (width + 1) + 1
-        grid[top : top + height, left : left + width] = 0.5 + 0.5 * picture / scale
+        grid[top : top + height, left : left + width] = 0.5 + 0.5 * picture
     return grid
 
 
-def draw_decoder(fit: Fit, shape: tuple[int, ...]) -> Figure:
+def draw_decoder(fit: Fit, dataset: Dataset) -> Figure:
+    """The fields, most used first; of whitened data also as they are without the whitening."""
     order = fit.model.pi.cpu().argsort(descending=True)
-    figure = Figure(figsize=(6, 6.4), layout="constrained")
-    axes = figure.add_subplot()
-    axes.imshow(as_grid(one_hot_outputs(fit)[order], shape))
-    axes.set_title("what each latent adds to the output, most used first")
-    axes.set_axis_off()
+    fields = one_hot_outputs(fit)[order]
+    whitening = dataset.whitening
+    panels = [("what each latent adds to the output, most used first", fields)]
+    if whitening is not None:
+        panels.append(("the same without the whitening", torch.from_numpy(whitening.colour(fields.numpy()))))
+    figure = Figure(figsize=(6 * len(panels), 6.4), layout="constrained")
+    for axes, (title, rows) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        axes.imshow(as_grid(rows, dataset.shape, own_scale=whitening is not None), interpolation="nearest")
+        axes.set_title(title)
+        axes.set_axis_off()
+    return figure
+
+
+@torch.no_grad()
+def draw_latents(fit: Fit) -> Figure:
+    """`pi`, sorted, and how many latents are on under q, over (at most 4096) data points."""
+    index = torch.arange(min(len(fit.data), 4096), device=fit.device)
+    observed = None if fit.observed is None else fit.observed[index]
+    rows = weighty_states(e_step(fit.model, fit.config.ea, fit.data[index], fit.states[index], None, observed), 1e-3)
+    n_on = unpack(rows.packed, fit.model.n_latents).sum(1)
+    figure = Figure(figsize=(8, 3.5), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    left.semilogy(fit.model.pi.sort(descending=True).values.cpu())
+    left.set_title("pi, sorted")
+    left.set_xlabel("latent")
+    right.hist(n_on.cpu(), np.arange(int(n_on.max()) + 2) - 0.5, weights=rows.weight.cpu() / len(index))
+    right.set_title("share of data points by latents that are on")
+    right.set_xlabel("latents that are on")
     return figure
 
 
@@ -60,11 +88,14 @@ def draw_training(history: list[dict[str, Any]], facts: dict[str, float]) -> Fig
     figure = Figure(figsize=(4 * len(names), 3.5), layout="constrained")
     for axes, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
         known = [(row["epoch"], row[name]) for row in history if row[name] is not None]
-        axes.plot(*zip(*known, strict=True), marker="." if name == "psnr" else "")
+        axes.plot(*zip(*known, strict=True), marker="." if name == "psnr" else "", label="training data")
+        if name == "elbo" and history[0]["elbo_test"] is not None:
+            axes.plot([row["epoch"] for row in history], [row["elbo_test"] for row in history], label="held-out data")
+            axes.legend()
         if facts.get(TRUE[name]) is not None:
             label = "of the noisy image" if name == "psnr" else "true"
-            axes.axhline(facts[TRUE[name]], color="k", linestyle=":", label=label)
-            axes.legend()
+            line = axes.axhline(facts[TRUE[name]], color="k", linestyle=":", label=label)
+            axes.legend(handles=[line])
         if name == "elbo":  # the first epochs, from random weights, would hide the rest
             values = sorted(value for _, value in known)
             axes.set_ylim(bottom=values[len(values) // 10] - 0.1 * abs(values[-1] - values[len(values) // 10]))

@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,7 @@ class Epoch:
 
     epoch: int
     elbo: float  # nats per data point, averaged over the epoch's visits
+    elbo_test: float | None  # of held-out data, with the epoch's parameters
     sigma: float
     pi_sum: float  # latents that are on, on average
     n_accepted: float  # new states per data point
@@ -71,6 +72,7 @@ class Fit:
         if config.compile:
             self.model.decoder.rest = torch.compile(self.model.decoder.rest)  # type: ignore[method-assign]
         self.states = make_states(config, initial.pi, len(self.data), device, folder)
+        self.held_out = None if dataset.held_out is None else HeldOut(self, dataset.held_out, initial.pi)
         parameters = list(self.model.decoder.parameters())
         rate = config.lr.min if config.lr.kind == "cyclic" else config.lr.max
         self.optimiser = Adam(parameters, lr=rate, fused=device.type in ("cpu", "cuda"))
@@ -145,10 +147,12 @@ class Fit:
         if self.config.model.solver == "exact":
             solve_linear(self.model, totals)
         update_prior_and_noise(self.model, totals)
+        elbo_test = None if self.held_out is None else self.held_out.visit(self)
         self.epoch += 1
         report = Epoch(
             epoch=self.epoch,
             elbo=elbo,
+            elbo_test=elbo_test,
             sigma=units.std * math.sqrt(self.model.sigma2.item()),
             pi_sum=self.model.pi.sum().item(),
             n_accepted=totals["n_accepted"].item() / n_points,
@@ -162,6 +166,7 @@ class Fit:
         return {
             "model": self.model.state_dict(),
             "states": self.states,
+            "test_states": None if self.held_out is None else self.held_out.states,
             "optimiser": self.optimiser.state_dict(),
             "schedule": self.schedule.state_dict(),
             "epoch": self.epoch,
@@ -176,10 +181,31 @@ class Fit:
     def load_state_dict(self, content: dict[str, Any]) -> None:
         self.model.load_state_dict(content["model"])
         self.states.copy_(content["states"])
+        if self.held_out is not None:
+            self.held_out.states.copy_(content["test_states"])
         self.optimiser.load_state_dict(content["optimiser"])
         self.schedule.load_state_dict(dict(content["schedule"]))
         self.epoch, self.batch, self.seconds = content["epoch"], content["batch"], content["seconds"]
         self.totals.sums = {name: value.to(self.device) for name, value in content["totals"].items()}
+
+
+class HeldOut:
+    """Data that nothing is learned from: their states evolve as those of the training data do, one visit an epoch."""
+
+    def __init__(self, fit: Fit, data: Tensor, pi: Tensor):
+        self.data, _ = fit.to_model(data, None)
+        in_memory = replace(fit.config, states=replace(fit.config.states, memmap=False))
+        self.states = make_states(in_memory, pi, len(data), fit.device, None)
+
+    def visit(self, fit: Fit) -> float:
+        """An E-step with fixed parameters; returns the ELBO in nats per data point, in the data's units."""
+        seed, total = derive(fit.config.seed, "test", fit.epoch), 0.0
+        for index in torch.arange(len(self.data), device=fit.device).split(fit.config.batch_size):
+            x, rng = self.data[index], Stream(seed, index)
+            step = e_step(fit.model, fit.config.ea, x, self.states[index], rng)
+            put_rows(self.states, index, step.packed)
+            total += step.elbo.double().sum().item()
+        return fit.units.elbo_to_data(total / len(self.data), self.data.shape[1])
 
 
 def make_fit(config: Config, dataset: Dataset, folder: Path | None = None) -> Fit:

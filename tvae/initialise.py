@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,9 @@ from tvae.datasets import Units
 from tvae.decoder import Decoder, why_not_from_linear
 from tvae.fit import Fit
 from tvae.model import Model
+from tvae.rundir import FINGERPRINT
+
+log = logging.getLogger(__name__)
 
 
 def load_model(directory: Path) -> tuple[Model, Units, dict[str, Any]]:
@@ -32,8 +36,8 @@ def load_model(directory: Path) -> tuple[Model, Units, dict[str, Any]]:
     return model, Units(*fit["units"]), fit
 
 
-def start_from_run(fit: Fit, directory: Path) -> None:
-    """Take over parameters (a deep decoder also from a linear one) and, where they are as many, the states."""
+def start_from_run(fit: Fit, directory: Path, fingerprint: str) -> None:
+    """Take over parameters (a deep decoder also from a linear one) and, where they are of the same data, the states."""
     source, units, content = load_model(directory)
     sizes, wanted = source.decoder.sizes, fit.model.decoder
     if units != fit.units:
@@ -47,5 +51,11 @@ def start_from_run(fit: Fit, directory: Path) -> None:
         wanted.start_from_linear(source.decoder.to(fit.data.device, fit.dtype))
     fit.model.pi.copy_(source.pi)
     fit.model.sigma2.copy_(source.sigma2)
-    if content["states"].shape == fit.states.shape:
+    if not (directory / FINGERPRINT).is_file() or (directory / FINGERPRINT).read_text().strip() != fingerprint:
+        log.info("init_from=%s: of other data, so only its parameters are taken over", directory)
+    elif content["states"].shape != fit.states.shape:
+        log.info("init_from=%s: has another number of states, so only its parameters are taken over", directory)
+    else:
         fit.states.copy_(content["states"])
+        if fit.held_out is not None:
+            fit.held_out.states.copy_(content["test_states"])

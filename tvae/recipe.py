@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from tvae.check import inconsistencies
-from tvae.config import BarsConfig, Config, ImageConfig, UserError
+from tvae.config import BarsConfig, Config, ImageConfig, NaturalConfig, UserError
 from tvae.datasets import Picture
 from tvae.datasets.images import make_picture
 
@@ -22,15 +22,25 @@ log = logging.getLogger(__name__)
 
 PATCHES_MAX = 150_000  # more than that are thinned out for training; restoration takes them all
 N_VISITS = 2_500_000  # of data points, in all epochs: 40 epochs of a 256x256 image
+N_PATCHES = 100_000  # of natural images, as in the paper
 MEMORY_TO_TELL = 2.0  # GB
 
 
 def complete(config: Config, picture: Picture | None = None) -> Config:
     """A copy of the configuration with every open option filled in; `picture`: the image, if it is not to be read."""
-    dataset, model, epochs = config.dataset, config.model, config.epochs
+    dataset, model, epochs, n_patches = config.dataset, config.model, config.epochs, config.n_patches
     if isinstance(dataset, BarsConfig):
         n_latents = model.n_latents or 2 * dataset.size
         epochs = epochs or 200
+    elif isinstance(dataset, NaturalConfig):
+        n_patches = n_patches or N_PATCHES
+        dataset = replace(dataset, n_test=n_patches // 10 if dataset.n_test is None else dataset.n_test)
+        n_latents = model.n_latents or 300
+        epochs = epochs or 100
+        if n_patches < n_latents:
+            log.warning(
+                "n_patches=%d: fewer than model.n_latents=%d, which are more than can be learned", n_patches, n_latents
+            )
     elif isinstance(dataset, ImageConfig):
         picture = picture or make_picture(config)
         noise = estimate_noise(picture.noisy, picture.missing) * 255 / picture.image.peak
@@ -44,7 +54,7 @@ def complete(config: Config, picture: Picture | None = None) -> Config:
         epochs = epochs or round(min(max(N_VISITS / n_points, 15), 200))
     hidden = [n_latents] if model.hidden is None else model.hidden
     model = replace(model, n_latents=n_latents, hidden=hidden)
-    completed = replace(config, dataset=dataset, model=model, epochs=epochs)
+    completed = replace(config, dataset=dataset, model=model, epochs=epochs, n_patches=n_patches)
     problems = inconsistencies(completed)
     if problems:
         raise UserError(*problems)

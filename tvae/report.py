@@ -16,15 +16,16 @@ from torch.utils.tensorboard import SummaryWriter
 import tvae
 from tvae.check import flat
 from tvae.checkpoint import write_atomically
-from tvae.figures import as_grid, draw_decoder, draw_training, one_hot_outputs, save_figure
+from tvae.datasets import Dataset
+from tvae.figures import as_grid, draw_decoder, draw_latents, draw_training, one_hot_outputs, save_figure
 from tvae.fit import Epoch, Fit
 
 
 class Report:
     """Writes what a run shows to its directory; `history` holds a row for each epoch."""
 
-    def __init__(self, directory: Path, fit: Fit, shape: tuple[int, ...], history: list[dict[str, Any]]):
-        self.directory, self.fit, self.shape, self.history = directory, fit, shape, history
+    def __init__(self, directory: Path, fit: Fit, dataset: Dataset, history: list[dict[str, Any]]):
+        self.directory, self.fit, self.dataset, self.history = directory, fit, dataset, history
         self.facts: dict[str, Any] = dict.fromkeys(("psnr", "psnr_input", "ssim"))  # beside what an epoch reports
         self.writer = SummaryWriter(str(directory / "tensorboard"), purge_step=fit.epoch + 1 if fit.epoch else None)
 
@@ -37,7 +38,7 @@ class Report:
             self.writer.add_scalar(name, value, epoch.epoch)
         self.writer.add_histogram("pi", self.fit.model.pi.cpu(), epoch.epoch)
         if epoch.epoch == 1 or epoch.epoch % self.fit.config.picture_every == 0:
-            picture = as_grid(one_hot_outputs(self.fit), self.shape)
+            picture = as_grid(one_hot_outputs(self.fit), self.dataset.shape)
             self.writer.add_image("decoder", picture, epoch.epoch, dataformats="HWC")
 
     def add_picture(self, array: np.ndarray) -> None:
@@ -51,6 +52,7 @@ class Report:
         return {
             "status": status,
             "elbo": last.get("elbo"),
+            "elbo_test": last.get("elbo_test"),
             "epochs": len(self.history),
             "seconds": seconds,
             "seconds_per_epoch": seconds / len(self.history) if self.history else None,
@@ -76,8 +78,10 @@ class Report:
 
     def finish(self) -> dict[str, Any]:
         """Figures, the entry for comparing runs of a sweep, and the metrics of a finished run."""
-        save_figure(self.directory / "figures" / "decoder.png", draw_decoder(self.fit, self.shape))
-        save_figure(self.directory / "figures" / "training.png", draw_training(self.history, self.facts))
+        figures = self.directory / "figures"
+        save_figure(figures / "decoder.png", draw_decoder(self.fit, self.dataset))
+        save_figure(figures / "latents.png", draw_latents(self.fit))
+        save_figure(figures / "training.png", draw_training(self.history, self.facts))
         metrics = self.write("finished")
         numbers = {f"final/{k}": v for k, v in metrics.items() if isinstance(v, float) and math.isfinite(v)}
         options = {k: v if isinstance(v, (bool, int, float)) else str(v) for k, v in flat(self.fit.config).items()}

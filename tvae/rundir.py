@@ -23,7 +23,7 @@ FINGERPRINT = "data.sha256"
 IMAGES = ("input.png", "restored.png", "restored.tiff", "uncertainty.png", "uncertainty.tiff")
 REPORTS = ("config.yaml", FINGERPRINT, "metrics.json", "history.csv", "run.log", "figures", "tensorboard")
 OUTPUTS = (*REPORTS, *IMAGES, NAME, PREVIOUS, NEW, STATES)
-FIGURES = ("decoder.png", "training.png", "comparison.png")
+FIGURES = ("decoder.png", "latents.png", "training.png", "comparison.png")
 # Options that do not change the result, so that a run may go on with others.
 FREE = ("restart", "device", "threads", "checkpoint_seconds", "data_dir")
 

@@ -45,19 +45,20 @@ def train(config: Config, path: Path, keep_observed: bool | None = None) -> dict
         keep_observed = config.noise is None
     config = complete(config)
     dataset = datasets.load(config)
-    directory = RunDirectory(path, config, dataset.fingerprint())
+    fingerprint = dataset.fingerprint()
+    directory = RunDirectory(path, config, fingerprint)
     try:
         done = read_metrics(path)
         if done is not None and done.get("status") == "finished":
             log.info("%s is finished already; restart=true starts over", path)
             return done
         with app.log_to_file(path / "run.log"):
-            return _train(config, path, dataset, keep_observed)
+            return _train(config, path, dataset, fingerprint, keep_observed)
     finally:
         directory.release()
 
 
-def _train(config: Config, path: Path, dataset: Dataset, keep_observed: bool) -> dict[str, Any]:
+def _train(config: Config, path: Path, dataset: Dataset, fingerprint: str, keep_observed: bool) -> dict[str, Any]:
     fit = make_fit(config, dataset, path)
     history: list[dict[str, Any]] = []
     saved = checkpoint.load_newest(path)
@@ -66,8 +67,8 @@ def _train(config: Config, path: Path, dataset: Dataset, keep_observed: bool) ->
         history = saved["history"]
         log.info("%s: going on after epoch %d", path, fit.epoch)
     elif config.init_from is not None:
-        start_from_run(fit, Path(config.init_from))
-    report = Report(path, fit, dataset.shape, history)
+        start_from_run(fit, Path(config.init_from), fingerprint)
+    report = Report(path, fit, dataset, history)
     report.facts |= known_facts(config, dataset)
     warn_of_blind_patches(fit)
     tell_time(fit)
@@ -156,7 +157,9 @@ def write_uncertainty(path: Path, restored: Restored) -> float:
 
 def _show(epoch: Epoch, found: dict[str, float | None], bar: tqdm, config: Config) -> None:
     in_db = "" if found.get("psnr") is None else f"{found['psnr']:.2f} dB"
-    shown = {"ELBO": f"{epoch.elbo:.3f}", "sigma": f"{epoch.sigma:.4g}"} | ({"PSNR": in_db} if in_db else {})
+    on_test = "" if epoch.elbo_test is None else f"{epoch.elbo_test:.3f}"
+    shown = {"ELBO": f"{epoch.elbo:.3f}", "held-out": on_test, "sigma": f"{epoch.sigma:.4g}", "PSNR": in_db}
+    shown = {name: value for name, value in shown.items() if value}
     bar.set_postfix(shown, refresh=False)
     bar.update()
     if bar.disable:

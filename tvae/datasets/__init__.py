@@ -14,9 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tvae.config import BarsConfig, Config, ImageConfig, UserError
+from tvae.config import BarsConfig, Config, ImageConfig, NaturalConfig, UserError
 from tvae.images import Image
 from tvae.model import Model
+from tvae.whitening import Whitening
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,11 +38,17 @@ class Dataset:
     observed: Tensor | None = None  # (N, D) bool: which values are known; None: all
     truth: Model | None = None  # the generating parameters, where they are known
     picture: Picture | None = None  # the image the data are patches of
+    held_out: Tensor | None = None  # (n_test, D): data that nothing is learned from
+    whitening: Whitening | None = None  # what was done to the data, to show them as they were
 
     def fingerprint(self) -> str:
         """A hash of what is trained on, so that a run notices when a file has changed under its name."""
-        parts = [self.data.numpy()] if self.picture is None else [self.picture.noisy, self.picture.missing]
-        return hashlib.sha256(b"".join(np.ascontiguousarray(a).tobytes() for a in parts if a is not None)).hexdigest()
+        parts = [self.data, self.held_out] if self.picture is None else [self.picture.noisy, self.picture.missing]
+        digest = hashlib.sha256()
+        for part in parts:
+            if part is not None:
+                digest.update(np.ascontiguousarray(part).data)
+        return digest.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -67,6 +74,10 @@ def load(config: Config) -> Dataset:
         from tvae.datasets import bars
 
         dataset = bars.make(config.dataset)
+    elif isinstance(config.dataset, NaturalConfig):
+        from tvae.datasets import natural
+
+        dataset = natural.make(config)
     elif isinstance(config.dataset, ImageConfig):
         from tvae.datasets import images
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from tvae.images import Image, read_image
 log = logging.getLogger(__name__)
 
 URL = "https://raw.githubusercontent.com/tvlearn/ecml2022/de99f01525f141dd6fcbaf5920e1115c70b3ccb5/experiments/"
+VANHATEREN_URL = "https://pirsquared.org/research/vhatdb"
 FOLDERS = ("denoising/img", "inpainting/img")  # below the address: where a file may be
 TIMEOUT = 20  # seconds without an answer
 NOT_THERE = "not found"
@@ -30,7 +32,7 @@ NOT_THERE = "not found"
 @dataclass(frozen=True)
 class NamedFile:
     file: str
-    sha256: str
+    sha256: str | None  # None: not known, so not checked
 
 
 NAMED_FILES = {
@@ -56,32 +58,51 @@ def camera() -> Image:
 def find_image(name: str, data_dir: str | None = None) -> Path:
     """The file of a named picture, downloaded if it is nowhere; or `UserError` that says which file to put where."""
     wanted = NAMED_FILES[name]
-    if data_dir is not None and not Path(data_dir).is_dir():
-        raise UserError(f"data_dir={data_dir}: no such folder")
-    folder = data_dir or os.environ.get("TVAE_DATA_DIR")
-    if folder and (Path(folder) / wanted.file).is_file():
-        path = Path(folder) / wanted.file
+    folder = data_folder(data_dir)
+    if folder and (folder / wanted.file).is_file():
+        path = folder / wanted.file
         if pooch.file_hash(str(path)) != wanted.sha256:
             log.warning("%s: not the picture known as %s (its SHA-256 differs); it is used all the same", path, name)
         return path
-    cache = Path(os.environ.get("TVAE_CACHE_DIR") or pooch.os_cache("tvae"))
-    path = cache / wanted.file
-    if path.is_file() and pooch.file_hash(str(path)) == wanted.sha256:
-        return path
-    return _download(wanted, cache, folder)
-
-
-def _download(wanted: NamedFile, cache: Path, folder: str | None) -> Path:
-    """Fetch a file into the cache, whole and with the right hash, or leave nothing there."""
     base = (os.environ.get("TVAE_DATA_URL") or URL).rstrip("/")
+    return fetch(wanted, [f"{base}/{place}" for place in FOLDERS], cache_dir(), folder)
+
+
+def data_folder(data_dir: str | None) -> Path | None:
+    """Where the user keeps images, if anywhere."""
+    if data_dir is not None and not Path(data_dir).is_dir():
+        raise UserError(f"data_dir={data_dir}: no such folder")
+    folder = data_dir or os.environ.get("TVAE_DATA_DIR")
+    return Path(folder) if folder else None
+
+
+def vanhateren_address() -> str:
+    """The folder that van Hateren's images are downloaded from."""
+    base = os.environ.get("TVAE_DATA_URL")
+    return f"{base.rstrip('/')}/vanhateren" if base else VANHATEREN_URL
+
+
+def cache_dir() -> Path:
+    """Where downloads, and what was made from them, are kept."""
+    return Path(os.environ.get("TVAE_CACHE_DIR") or pooch.os_cache("tvae"))
+
+
+def fetch(wanted: NamedFile, addresses: Sequence[str], cache: Path, folder: Path | None) -> Path:
+    """The file in the cache; if need be downloaded from the first address that has it, whole and with the right hash.
+
+    `folder`: where the user may put the file instead.
+    """
+    path = cache / wanted.file
+    if path.is_file() and wanted.sha256 in (None, pooch.file_hash(str(path))):
+        return path
     pooch.get_logger().setLevel("WARNING")
-    log.info("downloading %s from %s", wanted.file, base)
+    log.info("downloading %s from %s", wanted.file, addresses[0])
     reasons = []
-    for place in FOLDERS:
+    for address in addresses:
         try:
             return Path(
                 pooch.retrieve(
-                    f"{base}/{place}/{wanted.file}",
+                    f"{address}/{wanted.file}",
                     wanted.sha256,
                     fname=wanted.file,
                     path=cache,
@@ -91,10 +112,12 @@ def _download(wanted: NamedFile, cache: Path, folder: str | None) -> Path:
         except (requests.RequestException, ValueError, OSError) as error:
             reasons.append(_reason(error))
             if not isinstance(error, (requests.HTTPError, ValueError)):
-                break  # the other folder is on the same host
+                break  # the other addresses are on the same host
     why = next((reason for reason in reasons if reason != NOT_THERE), NOT_THERE)
     where = folder or cache
-    raise UserError(f"{wanted.file}: cannot be downloaded from {base} ({why}); put it into {where}, or set data_dir")
+    raise UserError(
+        f"{wanted.file}: cannot be downloaded from {addresses[0]} ({why}); put it into {where}, or set data_dir"
+    )
 
 
 def _reason(error: Exception) -> str:

@@ -1,0 +1,397 @@
+"""Natural image patches: files, positions, pre-processing, cache, and the experiment from end to end."""
+
+import json
+import logging
+import weakref
+
+import numpy as np
+import pytest
+import torch
+
+from tests.conftest import small_config
+from tvae import datasets
+from tvae.config import ModelConfig, NaturalConfig, UserError
+from tvae.datasets import natural
+from tvae.datasets.natural import Source, cut, make_patches, prepare, read_file, shares, split
+from tvae.fit import make_fit
+from tvae.images import write_image, write_tiff
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("TVAE_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("TVAE_DATA_URL", "http://127.0.0.1:9")  # nobody answers there
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.delenv("TVAE_DATA_DIR", raising=False)
+
+
+def picture(seed, height=60, width=90):
+    """A smooth random picture with values above zero."""
+    rng = np.random.default_rng(seed)
+    rows, columns = np.mgrid[:height, :width]
+    waves = [np.sin(rng.normal() * 0.3 * rows + rng.normal() * 0.3 * columns + rng.uniform(0, 6)) for _ in range(8)]
+    return 1000 + 100 * sum(waves) + 10 * rng.normal(size=(height, width))
+
+
+def source(name, pixels):
+    return Source(name, "", lambda: pixels)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A data folder with three images."""
+    place = tmp_path / "data" / "vanhateren"
+    place.mkdir(parents=True)
+    for i in range(3):
+        write_tiff(place / f"{i}.tiff", picture(i).astype(np.float32))
+    return tmp_path / "data"
+
+
+def config_for(data_dir=None, n_patches=300, n_test=30, **options):
+    dataset = NaturalConfig(name="vanhateren", patch_size=6, n_test=n_test, **options)
+    model = ModelConfig(n_latents=12, hidden=[], solver="exact", sigma2=None)
+    changes = {"dataset": dataset, "model": model, "n_patches": n_patches, "data_dir": data_dir and str(data_dir)}
+    return small_config(**changes)
+
+
+# ---- files
+
+
+def test_raw_files_are_big_endian_and_row_by_row(tmp_path):
+    expected = np.arange(1024 * 1536, dtype=np.uint16).reshape(1024, 1536)
+    (tmp_path / "imk00001.iml").write_bytes(b"".join(int(v).to_bytes(2, "big") for v in expected.flat))
+    assert np.array_equal(read_file(tmp_path / "imk00001.iml"), expected)
+
+
+def test_a_raw_file_of_another_length_is_named(tmp_path):
+    (tmp_path / "a.iml").write_bytes(b"12345")
+    with pytest.raises(UserError, match=r"a\.iml: 5 bytes, but a van Hateren image, 1536x1024 of 2 bytes, has 3145728"):
+        read_file(tmp_path / "a.iml")
+
+
+def test_colours_are_averaged(tmp_path):
+    pixels = np.random.default_rng(0).integers(0, 255, (8, 9, 3), dtype=np.uint8)
+    write_image(tmp_path / "a.png", pixels)
+    assert np.allclose(read_file(tmp_path / "a.png"), pixels.mean(-1))
+
+
+def test_nan_is_refused(tmp_path):
+    pixels = picture(0).astype(np.float32)
+    pixels[3, 3] = np.nan
+    write_tiff(tmp_path / "a.tiff", pixels)
+    with pytest.raises(UserError, match="NaN"):
+        read_file(tmp_path / "a.tiff")
+
+
+def test_embedded_images_need_no_files():
+    names = [s.name for s in natural.embedded(NaturalConfig(name="natural"))]
+    assert names == list(natural.EMBEDDED)
+    for s in natural.embedded(NaturalConfig(name="natural")):
+        pixels = s.read()
+        assert pixels.ndim == 2
+        assert pixels.std() > 10
+
+
+@pytest.mark.parametrize("images", [["../secret.iml"], ["/etc/passwd"], ["a.txt"]])
+def test_only_names_of_images_are_fetched(images, folder):
+    with pytest.raises(UserError, match="must be the name of an image file"):
+        datasets.load(config_for(folder, images=images))
+
+
+def test_chosen_images(folder, monkeypatch):
+    read = []
+    monkeypatch.setattr(natural, "read_file", lambda path: (read.append(path.name), picture(0))[1])
+    datasets.load(config_for(folder, images=["2.tiff", "0.tiff"]))
+    assert read == ["2.tiff", "0.tiff"]
+
+
+# ---- from images to patches
+
+
+def test_the_brightest_are_clamped_to_the_brightest_of_the_others():
+    image = np.arange(1.0, 101.0).reshape(10, 10)
+    clamped = prepare(image, 0.02)
+    expected = np.minimum(image, 98.0)
+    assert np.allclose(clamped, expected / expected.mean())
+    assert np.allclose(prepare(image, 0.0), image / image.mean())
+
+
+def test_shares_are_even():
+    assert shares(10, 3) == [4, 3, 3]
+    assert shares(2, 3) == [1, 1, 0]
+
+
+def test_held_out_strip_shares_no_pixel_with_the_rest():
+    image = np.arange(40.0 * 50).reshape(40, 50)
+    left, right = split(image, 8, True, "a")
+    assert not set(left.flat) & set(right.flat)
+    assert left.shape[1] + right.shape[1] == 50
+    assert right.shape[1] == 10
+    assert split(image, 8, False, "a")[0].shape == image.shape
+
+
+def test_patches_are_pieces_of_the_image_without_their_means():
+    image = np.random.default_rng(0).normal(size=(12, 15))
+    patches = cut(image, 400, 4, 0.0, np.random.default_rng(1))
+    pieces = np.stack([image[r : r + 4, c : c + 4].ravel() for r in range(9) for c in range(12)])
+    distance = np.abs(patches[:, None] - (pieces - pieces.mean(1, keepdims=True))).max(-1)  # (400, 108)
+    assert distance.min(1).max() < 1e-6
+    assert len(set(distance.argmin(1))) > 100  # 400 draws of 108: 2.6 are missed on average
+
+
+def test_the_flattest_are_left_out():
+    image = np.zeros((20, 40))
+    image[:, 20:] = np.random.default_rng(0).normal(size=(20, 20))
+    patches = cut(image, 50, 4, 0.6, np.random.default_rng(1))
+    assert patches.shape == (50, 16)
+    everything = cut(image, 125, 4, 0.0, np.random.default_rng(1))  # the same draws, none left out
+    assert np.allclose(np.sort(patches.var(1)), np.sort(everything.var(1))[-50:])
+
+
+def test_patches_are_balanced_over_images_mixed_and_white():
+    """Each image has an intensity pattern of its own, by which its patches are told apart."""
+    sources = [source(str(i), picture(i)) for i in range(3)]
+    options = NaturalConfig(name="vanhateren", patch_size=6, retained=0.99)
+    patches = make_patches(sources, options, 3001, 300)
+    assert patches.train.shape == (3001, 36)
+    assert patches.test.shape == (300, 36)
+    inside = patches.whitening.directions
+    covariance = np.cov(patches.train.astype(np.float64) @ inside, rowvar=False, bias=True)
+    assert np.abs(covariance - np.eye(len(covariance))).max() < 1e-3
+    unwhitened = patches.whitening.colour(patches.train) + patches.whitening.mean
+    assert np.allclose(unwhitened.mean(1), 0, atol=1e-5)
+
+    def pieces(image):
+        windows = np.lib.stride_tricks.sliding_window_view(prepare(image, 0.02), (6, 6)).reshape(-1, 36)
+        return windows - windows.mean(1, keepdims=True)
+
+    belongs = [cdist_min(unwhitened[:200], pieces(picture(i))) < 1e-3 for i in range(3)]
+    assert np.sum(belongs, axis=0).tolist() == [1] * 200
+    assert all(40 < b.sum() < 95 for b in belongs)  # mixed: 200 / 3 of each, within 4 standard deviations
+
+
+def cdist_min(a, b):
+    return np.array([np.abs(b - row).max(1).min() for row in a])
+
+
+def test_images_are_read_one_at_a_time_and_once():
+    read = []
+
+    def reader(i):
+        def read_it():
+            assert all(image() is None for image in read), "an image read before is still in memory"
+            pixels = picture(i)
+            read.append(weakref.ref(pixels))
+            return pixels
+
+        return read_it
+
+    sources = [Source(str(i), "", reader(i)) for i in range(3)]
+    make_patches(sources, NaturalConfig(name="vanhateren", patch_size=6), 60, 6)
+    assert len(read) == 3
+
+
+def test_positions_depend_on_the_seed_alone():
+    sources = [source("a", picture(0)), source("b", picture(1))]
+
+    def made(seed):
+        return make_patches(sources, NaturalConfig(name="vanhateren", patch_size=6, seed=seed), 100, 10).train
+
+    assert np.array_equal(made(0), made(0))
+    assert not np.array_equal(made(0), made(1))
+
+
+@pytest.mark.parametrize(
+    ("size", "n_test", "message"),
+    [
+        (61, 0, "90x60 pixels do not hold a patch of 61x61$"),
+        (50, 5, "do not hold a patch of 50x50 and as many held-out"),
+    ],
+)
+def test_patch_larger_than_image(size, n_test, message):
+    with pytest.raises(UserError, match=message):
+        make_patches([source("a", picture(0))], NaturalConfig(name="vanhateren", patch_size=size), 10, n_test)
+
+
+def test_flat_images():
+    with pytest.raises(UserError, match="all patches are flat"):
+        make_patches([source("a", np.zeros((40, 40)))], NaturalConfig(name="vanhateren", patch_size=4), 10, 0)
+
+
+# ---- cache
+
+
+def test_made_once(folder, monkeypatch):
+    first = datasets.load(config_for(folder))
+    monkeypatch.setattr(natural, "make_patches", None)  # calling it would fail
+    second = datasets.load(config_for(folder))
+    assert torch.equal(first.data, second.data)
+    assert torch.equal(first.held_out, second.held_out)
+    assert np.array_equal(first.whitening.matrix, second.whitening.matrix)
+    assert first.fingerprint() == second.fingerprint()
+
+
+@pytest.mark.parametrize("change", ["n_patches", "option", "image"])
+def test_made_anew_when_anything_changes(folder, change, monkeypatch):
+    datasets.load(config_for(folder))
+    made = []
+    real = make_patches
+    monkeypatch.setattr(natural, "make_patches", lambda *args: (made.append(1), real(*args))[1])
+    if change == "image":
+        write_tiff(folder / "vanhateren" / "0.tiff", picture(9).astype(np.float32))
+    datasets.load(
+        config_for(folder, n_patches=301 if change == "n_patches" else 300, clamp=0.1 if change == "option" else 0.02)
+    )
+    assert made
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "text", "empty"])
+def test_a_damaged_cache_is_rebuilt(folder, damage, caplog):
+    first = datasets.load(config_for(folder))
+    (path,) = (folder.parent / "cache" / "patches").iterdir()
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes({"flip": content, "cut": content[:-99], "text": b"hello", "empty": b""}[damage])
+    with caplog.at_level(logging.WARNING):
+        again = datasets.load(config_for(folder))
+    assert "damaged" in caplog.text
+    assert torch.equal(first.data, again.data)
+    caplog.clear()
+    datasets.load(config_for(folder))
+    assert "damaged" not in caplog.text
+
+
+def test_without_a_writable_cache(folder, monkeypatch, caplog):
+    (folder.parent / "file").write_text("")
+    monkeypatch.setenv("TVAE_CACHE_DIR", str(folder.parent / "file"))
+    with caplog.at_level(logging.WARNING):
+        assert len(datasets.load(config_for(folder)).data) == 300
+    assert "cannot be written" in caplog.text
+
+
+# ---- held-out data
+
+
+def test_held_out_elbo_is_that_of_the_formula(folder):
+    """With all states in the sets, the held-out ELBO is the exact log-likelihood under the epoch's parameters."""
+    from tvae.model import log_likelihood
+    from tvae.states import all_states
+
+    config = config_for(folder)
+    config.model.n_latents, config.states.n_states, config.precision = 4, 16, "float64"
+    dataset = datasets.load(config)
+    fit = make_fit(config, dataset)
+    for epoch in fit.epochs():
+        exact = log_likelihood(fit.model, dataset.held_out.double(), all_states(4).double()).mean().item()
+        assert epoch.elbo_test == pytest.approx(exact, rel=1e-9)
+
+
+def test_nothing_is_learned_from_held_out_data(folder):
+    config = config_for(folder)
+    dataset = datasets.load(config)
+    fits = [
+        make_fit(config, datasets.Dataset(dataset.data, dataset.shape, held_out=h)) for h in (dataset.held_out, None)
+    ]
+    with_it, without = (list(fit.epochs()) for fit in fits)
+    assert [e.elbo for e in with_it] == [e.elbo for e in without]
+    assert all(e.elbo_test is not None for e in with_it)
+    assert all(e.elbo_test is None for e in without)
+    assert torch.equal(fits[0].model.decoder.weights[0], fits[1].model.decoder.weights[0])
+
+
+# ---- commands
+
+
+TRAIN = ["experiment=natural_linear", "dataset.patch_size=6", "model.n_latents=20", "n_patches=400", "epochs=3"]
+
+
+def test_experiment_end_to_end(command, folder, capfd):
+    """Linear, then deep and continued linear from the same point; stop and go on; the figures of the script."""
+    shared = [*TRAIN, f"data_dir={folder}"]
+    out = folder.parent / "natural"
+    code, text = command("train", *shared, f"hydra.run.dir={out}/linear_0")
+    assert code == 0, text
+    start = json.loads((out / "linear_0" / "metrics.json").read_text())
+    assert start["elbo_test"] is not None
+    assert (out / "linear_0" / "figures" / "latents.png").is_file()
+    still = ["lr.min=1e-9", "lr.max=1e-9"]
+    init = f"init_from={out}/linear_0"
+    code, text = command(
+        "train",
+        "experiment=natural_deep",
+        *shared[1:],
+        "model.hidden=[20]",
+        init,
+        *still,
+        f"hydra.run.dir={out}/deep_0",
+    )
+    assert code == 0, text
+    code, text = command("train", *shared, init, f"hydra.run.dir={out}/continued_0")
+    assert code == 0, text
+    deep = json.loads((out / "deep_0" / "metrics.json").read_text())
+    assert deep["elbo"] > start["elbo"] - 0.5  # a deep decoder that has not moved starts where the linear one ended
+    assert deep["elbo_test"] > start["elbo_test"] - 0.5
+    for h in (8, 16):
+        code, text = command(
+            "train", "experiment=natural_h1000", *shared[1:], f"model.n_latents={h}", "model.hidden=[5]",
+            "states.n_states=16", f"hydra.run.dir={out}/h_{h}",
+        )  # fmt: skip
+        assert code == 0, text
+
+    from scripts import natural as script
+
+    script.main(str(out))
+    printed = capfd.readouterr().out
+    assert "held-out patches: deep is above linear by" in printed
+    assert "H=16" in printed
+    found = json.loads((out / "natural.json").read_text())
+    continued = json.loads((out / "continued_0" / "metrics.json").read_text())
+    assert found["gain"]["elbo_test"]["gain"]["mean"] == pytest.approx(deep["elbo_test"] - continued["elbo_test"])
+    assert (out / "natural_elbo.png").is_file()
+    assert (out / "natural_h.png").is_file()
+
+
+def test_no_finished_runs(tmp_path):
+    from scripts import natural as script
+
+    with pytest.raises(SystemExit, match="no finished runs"):
+        script.main(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["data_dir={empty}"], "vanhateren: no images there; put .iml, .imc, TIFF or PNG files into it"),
+        (["dataset.images=[imk00001.iml]"], "imk00001.iml: cannot be downloaded from http://127.0.0.1:9/vanhateren"),
+        (["dataset=natural", "dataset.images=[house]"], "dataset=natural has astronaut, camera"),
+        (["dataset=natural", "dataset.patch_size=999"], "do not hold a patch of 999x999"),
+        (["dataset=natural", "noise=3"], "noise=3.0: dataset=natural is no image"),
+        (["dataset=natural", "dataset.retained=0"], "dataset.retained=0.0: must be above 0"),
+        (["dataset=bars", "n_patches=3"], "n_patches=3: is for patches of natural images, not for dataset=bars"),
+    ],
+)
+def test_mistakes(command, tmp_path, overrides, message):
+    (tmp_path / "empty" / "vanhateren").mkdir(parents=True)
+    overrides = [o.format(empty=tmp_path / "empty") for o in overrides]
+    code, out = command("train", "dataset=vanhateren", "epochs=1", *overrides)
+    assert code == 2, out
+    assert message in out
+    assert "Traceback" not in out
+    assert len(out.strip().splitlines()) <= 2  # a line before it may say that a download is tried
+
+
+def test_fewer_patches_than_latents_is_said(command, folder):
+    code, out = command("train", *TRAIN, f"data_dir={folder}", "n_patches=15", "epochs=1", "hydra.run.dir=few")
+    assert code == 0, out
+    assert "n_patches=15: fewer than model.n_latents=20" in out
+
+
+def test_init_from_other_data_takes_only_parameters(command, folder):
+    shared = [*TRAIN, f"data_dir={folder}", "epochs=1"]
+    assert command("train", *shared, "hydra.run.dir=a")[0] == 0
+    code, out = command("train", *shared, "dataset.seed=1", "init_from=a", "hydra.run.dir=b")
+    assert code == 0
+    assert "of other data, so only its parameters are taken over" in out
+    code, out = command("train", *shared, "model.n_latents=30", "init_from=a", "hydra.run.dir=c")
+    assert code == 2
+    assert "maps 20 latents to 36 values, this one 30 to 36" in out

@@ -1,0 +1,246 @@
+"""Whitened patches of natural images: van Hateren's, or the pictures that come with scikit-image.
+
+Of each image the brightest pixels are clamped and intensities are divided by their mean, which takes the exposure out.
+Patches are cut at random positions, as many from each image; held-out ones lie in a strip at its right, which no other
+patch touches. Of each patch its mean is taken out (its contrast stays), and all are whitened alike (`tvae.whitening`,
+fitted to the patches that are trained on).
+
+Images are read one at a time. What is made is kept in the download cache, under a hash of all that went into it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import math
+import os
+import zipfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+import skimage
+import torch
+from numpy.lib.stride_tricks import sliding_window_view
+
+from tvae.checkpoint import atomic_file
+from tvae.config import Config, NaturalConfig, UserError
+from tvae.datasets import Dataset
+from tvae.datasets.named import NamedFile, cache_dir, data_folder, fetch, vanhateren_address
+from tvae.images import read_image
+from tvae.streams import derive
+from tvae.whitening import ROWS, Whitening, fit_whitening
+
+log = logging.getLogger(__name__)
+
+RAW_SHAPE = (1024, 1536)  # of a van Hateren file: 16-bit unsigned, big-endian, row by row
+RAW, ENDINGS = (".iml", ".imc"), (".iml", ".imc", ".tif", ".tiff", ".png")
+HELD_OUT = 0.2  # of an image's width
+CACHE_FORMAT = 1
+EMBEDDED = ("astronaut", "camera", "chelsea", "coffee", "grass", "gravel", "rocket")
+DOWNLOADED = tuple(f"imk{number:05d}.iml" for number in range(1, 11))
+KNOWN_SHA256 = {
+    "imk00152.iml": "4c70cbe8dab467c1f820a61efa2496d8dae15b41a892591d0c9e7e230f9b825a",
+    "imk00377.iml": "c53831290f70c619bf52f08c62dc085a638c9804b69f3d8af92bc392daaec3ba",
+    "imk00405.iml": "d9a7e92f6087cdf7b1db55d7f6b250c760608e55ef020a999d43b7b095808122",
+}
+
+
+@dataclass(frozen=True)
+class Source:
+    """An image that is read when its turn comes."""
+
+    name: str
+    state: str  # changes with its content
+    read: Callable[[], np.ndarray]  # (H, W) float64
+
+
+@dataclass(frozen=True, eq=False)
+class Patches:
+    """What is kept in the cache."""
+
+    train: np.ndarray  # (N, D) float32
+    test: np.ndarray  # (n_test, D) float32
+    whitening: Whitening
+
+
+def make(config: Config) -> Dataset:
+    options, n_patches = config.dataset, config.n_patches
+    assert isinstance(options, NaturalConfig)
+    assert n_patches is not None
+    assert options.n_test is not None
+    sources = embedded(options) if options.name == "natural" else vanhateren(options, config.data_dir)
+    made_of = {
+        "format": CACHE_FORMAT,
+        "options": {k: v for k, v in asdict(options).items() if k not in ("name", "images", "standardise")},
+        "n_patches": n_patches,
+        "sources": [(source.name, source.state) for source in sources],
+    }
+    key = hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()[:16]
+    path = cache_dir() / "patches" / f"{key}.npz"
+    patches = read_cache(path)
+    if patches is None:
+        log.info("cutting %d patches from %d images", n_patches + options.n_test, len(sources))
+        patches = make_patches(sources, options, n_patches, options.n_test)
+        write_cache(path, patches)
+    return Dataset(
+        torch.from_numpy(patches.train),
+        (options.patch_size, options.patch_size),
+        held_out=torch.from_numpy(patches.test) if len(patches.test) else None,
+        whitening=patches.whitening,
+    )
+
+
+def embedded(options: NaturalConfig) -> list[Source]:
+    """The pictures inside scikit-image's wheel."""
+    names = options.images or list(EMBEDDED)
+    unknown = [name for name in names if name not in EMBEDDED]
+    if unknown:
+        raise UserError(f"dataset.images={unknown}: dataset=natural has {', '.join(EMBEDDED)}")
+
+    def reader(name: str) -> Callable[[], np.ndarray]:
+        return lambda: _grey(getattr(skimage.data, name)())
+
+    return [Source(name, version("scikit-image"), reader(name)) for name in names]
+
+
+def vanhateren(options: NaturalConfig, data_dir: str | None) -> list[Source]:
+    """The image files in `data_dir`/vanhateren, else those in the download cache; named ones are fetched."""
+    parent, cache = data_folder(data_dir), cache_dir() / "vanhateren"
+    folder = parent and parent / "vanhateren"
+    is_there = folder is not None and folder.is_dir()
+    files = sorted(f for f in folder.iterdir() if f.suffix.lower() in ENDINGS) if folder and is_there else []
+    if options.images is not None:
+        here = {file.name: file for file in files}
+        files = [here.get(name) or _fetch(name, cache, folder) for name in options.images]
+    elif is_there and not files:
+        raise UserError(
+            f"{folder}: no images there; put .iml, .imc, TIFF or PNG files into it, or take dataset=natural"
+        )
+    elif not files:
+        files = [_fetch(name, cache, folder) for name in DOWNLOADED]
+
+    def reader(file: Path) -> Callable[[], np.ndarray]:
+        return lambda: read_file(file)
+
+    def state(file: Path) -> str:
+        found = file.stat()
+        return f"{found.st_size} {found.st_mtime_ns}"
+
+    return [Source(file.name, state(file), reader(file)) for file in files]
+
+
+def _fetch(name: str, cache: Path, folder: Path | None) -> Path:
+    if Path(name).name != name or Path(name).suffix.lower() not in ENDINGS:
+        raise UserError(f"dataset.images={name}: must be the name of an image file, such as {DOWNLOADED[0]}")
+    path = fetch(NamedFile(name, KNOWN_SHA256.get(name)), [vanhateren_address()], cache, folder)
+    if path.suffix.lower() in RAW and path.stat().st_size != 2 * math.prod(RAW_SHAPE):
+        path.unlink()  # not an image: whatever it is, it must not be taken for one the next time
+        raise UserError(f"{name}: what {vanhateren_address()} has under this name is no image")
+    return path
+
+
+def read_file(path: Path) -> np.ndarray:
+    """(H, W) float64: raw van Hateren data, or any TIFF or PNG, colours averaged."""
+    if path.suffix.lower() not in RAW:
+        image = read_image(path)
+        if image.missing is not None or not np.isfinite(image.pixels).all():
+            raise UserError(f"{path}: holds NaN or infinite values")
+        return image.pixels.mean(-1)
+    length, height, width = path.stat().st_size, *RAW_SHAPE
+    if length != 2 * height * width:
+        raise UserError(
+            f"{path}: {length} bytes, but a van Hateren image, {width}x{height} of 2 bytes, has {2 * height * width}"
+        )
+    return np.fromfile(path, ">u2").reshape(RAW_SHAPE).astype(np.float64)
+
+
+def _grey(pixels: np.ndarray) -> np.ndarray:
+    return (pixels.mean(-1) if pixels.ndim == 3 else pixels).astype(np.float64)
+
+
+def make_patches(sources: list[Source], options: NaturalConfig, n_patches: int, n_test: int) -> Patches:
+    """Cut, centre and whiten; the patches of all images are mixed."""
+    size = options.patch_size
+    pieces = []  # of each image: to train on, and held out
+    n_of_each = zip(shares(n_patches, len(sources)), shares(n_test, len(sources)), strict=True)
+    for i, (source, n_here) in enumerate(zip(sources, n_of_each, strict=True)):
+        parts = split(prepare(source.read(), options.clamp), size, n_test > 0, source.name)
+        rng = np.random.default_rng(derive(options.seed, "patches", i))
+        pieces.append([cut(part, n, size, options.flat, rng) for part, n in zip(parts, n_here, strict=True)])
+    train, test = (np.concatenate(arrays) for arrays in zip(*pieces, strict=True))
+    np.random.default_rng(derive(options.seed, "order")).shuffle(train)
+    if not train.any():
+        raise UserError(f"dataset={options.name}: all patches are flat, so there is nothing to learn")
+    whitening = fit_whitening(train, options.retained)
+    return Patches(in_parts(whitening.whiten, train), in_parts(whitening.whiten, test), whitening)
+
+
+def shares(total: int, n_parts: int) -> list[int]:
+    """`total` as evenly as it goes."""
+    return [total // n_parts + (i < total % n_parts) for i in range(n_parts)]
+
+
+def prepare(image: np.ndarray, clamp: float) -> np.ndarray:
+    """Clamp the brightest share of the pixels to the brightest of the others, and divide by the mean intensity."""
+    image = np.minimum(image, np.quantile(image, 1 - clamp, method="lower"))
+    mean = np.abs(image).mean()
+    return image / mean if mean > 0 else image
+
+
+def split(image: np.ndarray, size: int, is_split: bool, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """The part to train on and the strip that is held out, which share no pixel."""
+    height, width = image.shape
+    n_columns = max(size, round(HELD_OUT * width)) if is_split else 0
+    if height < size or width - n_columns < size:
+        held_out = " and as many held-out columns" if is_split else ""
+        raise UserError(f"{name}: {width}x{height} pixels do not hold a patch of {size}x{size}{held_out}")
+    return image[:, : width - n_columns], image[:, width - n_columns :]
+
+
+def cut(image: np.ndarray, n_patches: int, size: int, flat: float, rng: np.random.Generator) -> np.ndarray:
+    """(n_patches, size * size) float32: patches at random positions, without their means and without the flattest."""
+    if n_patches == 0:
+        return np.empty((0, size**2), dtype=np.float32)
+    windows = sliding_window_view(image, (size, size))
+    n_drawn = math.ceil(n_patches / (1 - flat))
+    rows, columns = (rng.integers(0, n, n_drawn) for n in windows.shape[:2])
+    patches = windows[rows, columns].reshape(n_drawn, -1)
+    patches = patches - patches.mean(1, keepdims=True)
+    kept = np.argsort(-patches.var(1), kind="stable")[:n_patches]
+    return patches[np.sort(kept)].astype(np.float32)
+
+
+def in_parts(change: Callable[[np.ndarray], np.ndarray], rows: np.ndarray) -> np.ndarray:
+    """`change` of all rows in single precision, with double precision for some at a time."""
+    out = np.empty_like(rows)
+    for start in range(0, len(rows), ROWS):
+        out[start : start + ROWS] = change(rows[start : start + ROWS])
+    return out
+
+
+def read_cache(path: Path) -> Patches | None:
+    """What was made before, unless it is not there or damaged (every byte is covered by the archive's checksums)."""
+    try:
+        with np.load(path, allow_pickle=False) as content:
+            whitening = Whitening(*(content[name] for name in ("mean", "matrix", "inverse", "directions")))
+            return Patches(content["train"], content["test"], whitening)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        log.warning("%s: damaged (%s); it is made anew", path, type(error).__name__)
+        return None
+
+
+def write_cache(path: Path, patches: Patches) -> None:
+    mine = path.with_suffix(f".{os.getpid()}.npz")  # another run may be making the same
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_file(mine) as file:
+            np.savez(file, train=patches.train, test=patches.test, **vars(patches.whitening))
+        os.replace(mine, path)
+    except OSError as error:
+        log.warning("%s: cannot be written (%s); the patches will be made anew the next time", path, error.strerror)
