@@ -1,4 +1,4 @@
-"""What the default recipe reaches on the paper's picture, three noise seeds each (`make test-slow`, about 70 minutes)."""
+"""What the default recipe reaches on the paper's picture, three noise seeds each (`make test-slow`, about an hour)."""
 
 import os
 from pathlib import Path

@@ -55,7 +55,12 @@ def test_denoising_gains_and_the_run_directory_holds_the_pictures(command):
     assert found["sigma"] == pytest.approx(40, rel=0.2), "learned, not told"
     assert 0 < found["ssim"] <= 1
     assert f"PSNR {found['psnr']:.2f} dB" in out
-    assert {p.name for p in Path("run/figures").iterdir()} == {"comparison.png", "decoder.png", "latents.png", "training.png"}
+    assert {p.name for p in Path("run/figures").iterdir()} == {
+        "comparison.png",
+        "decoder.png",
+        "latents.png",
+        "training.png",
+    }
     restored = read_image("run/restored.png")
     assert (restored.pixels.shape, restored.dtype) == ((56, 48, 1), np.uint8)
     assert psnr(CLEAN[..., None], restored.pixels, 255) == pytest.approx(found["psnr"], abs=0.1)

@@ -122,7 +122,9 @@ def inconsistencies(config: Config) -> list[str]:
         f"ea.n_parents={ea.n_parents}: must be at most states.n_states={n_states}": ea.n_parents > n_states,
         f"ea.n_children={ea.n_children}: must be at most model.n_latents={n_latents}": ea.n_children > n_latents,
         f"ea.n_flips={ea.n_flips}: must be at most model.n_latents={n_latents}": ea.n_flips > n_latents,
-        f"lr.min={lr.min}: must be at most lr.max={lr.max}": lr.kind == "cyclic" and lr.min > lr.max,
+        f"lr.min={lr.min}: must be at most lr.max={lr.max}": (
+            lr.kind == "cyclic" and lr.max is not None and lr.min > lr.max
+        ),
         "model.solver=exact: needs a linear decoder (model=linear)": model.solver == "exact" and model.hidden != [],
         f"states.memmap=true: needs device=cpu, not {config.device}": (
             config.states.memmap and choose_device(config.device, config.precision).type != "cpu"

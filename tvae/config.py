@@ -114,7 +114,9 @@ class EaConfig:
 class LrConfig:
     kind: str = option(MISSING, "schedule of the learning rate", choices=("cyclic", "decay", "constant"))
     min: float = option(1e-4, "cyclic: lowest rate", gt=0)
-    max: float = option(1e-2, "cyclic: highest rate; else the rate at the start", gt=0)
+    max: Optional[float] = option(
+        1e-2, "cyclic: highest rate; else the rate at the start; null: by the image's noise", gt=0
+    )
     epochs_per_cycle: Optional[float] = option(20, "cyclic: epochs from lowest to highest and back; null: all", gt=0)
     epochs_to_half: float = option(20, "decay: epochs in which the rate halves", gt=0)
 

@@ -74,6 +74,7 @@ class Fit:
         self.states = make_states(config, initial.pi, len(self.data), device, folder)
         self.held_out = None if dataset.held_out is None else HeldOut(self, dataset.held_out, initial.pi)
         parameters = list(self.model.decoder.parameters())
+        assert config.lr.max is not None
         rate = config.lr.min if config.lr.kind == "cyclic" else config.lr.max
         self.optimiser = Adam(parameters, lr=rate, fused=device.type in ("cpu", "cuda"))
         self.n_batches = math.ceil(len(self.data) / config.batch_size)

@@ -160,6 +160,7 @@ def make_schedule(
     optimiser: torch.optim.Optimizer, lr: LrConfig, n_batches: int, n_epochs: int
 ) -> torch.optim.lr_scheduler.LRScheduler:
     """The learning rate over minibatch steps, `n_batches` to each of `n_epochs`."""
+    assert lr.max is not None
     if lr.kind == "cyclic":
         half = max(1, round((lr.epochs_per_cycle or n_epochs) * n_batches / 2))
         return torch.optim.lr_scheduler.CyclicLR(

@@ -1,8 +1,8 @@
 """The default recipe: options that were left open (null), chosen for the data at hand.
 
 What an image needs depends on its noise, which is estimated from the image itself and never told: more noise takes
-larger patches. Small images get fewer latents and more epochs, large ones are thinned out for training. Every choice
-can be overruled by setting the option.
+larger patches, hardly any (as in images that are only incomplete) a lower learning rate. Small images get fewer latents
+and more epochs, large ones are thinned out for training. Every choice can be overruled by setting the option.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ MEMORY_TO_TELL = 2.0  # GB
 def complete(config: Config, picture: Picture | None = None) -> Config:
     """A copy of the configuration with every open option filled in; `picture`: the image, if it is not to be read."""
     dataset, model, epochs, n_patches = config.dataset, config.model, config.epochs, config.n_patches
+    rate = config.lr.max or 0.01
     if isinstance(dataset, BarsConfig):
         n_latents = model.n_latents or 2 * dataset.size
         epochs = epochs or 200
@@ -44,6 +45,7 @@ def complete(config: Config, picture: Picture | None = None) -> Config:
     elif isinstance(dataset, ImageConfig):
         picture = picture or make_picture(config)
         noise = estimate_noise(picture.noisy, picture.missing) * 255 / picture.image.peak
+        rate = config.lr.max or (0.005 if noise > 10 else 0.0025)
         by_noise = 12 if noise > 35 else 10 if noise > 20 else 8
         patch_size = dataset.patch_size or min(by_noise, *picture.noisy.shape[:2])
         n_patches = math.prod(max(1, side - patch_size + 1) for side in picture.noisy.shape[:2])
@@ -54,7 +56,8 @@ def complete(config: Config, picture: Picture | None = None) -> Config:
         epochs = epochs or round(min(max(N_VISITS / n_points, 15), 200))
     hidden = [n_latents] if model.hidden is None else model.hidden
     model = replace(model, n_latents=n_latents, hidden=hidden)
-    completed = replace(config, dataset=dataset, model=model, epochs=epochs, n_patches=n_patches)
+    lr = replace(config.lr, max=rate)
+    completed = replace(config, dataset=dataset, model=model, lr=lr, epochs=epochs, n_patches=n_patches)
     problems = inconsistencies(completed)
     if problems:
         raise UserError(*problems)
