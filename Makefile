@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow lint types bars natural natural-h bench clean
+.PHONY: help demo test test-slow lint types bars natural natural-h table1 table2 table-n2v inpainting peers report bench clean
 
 help:  ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
 # torch first and pinned: a later version would bring several GB of accelerator packages along
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -58,6 +58,41 @@ natural-h: $(VENV)/.installed  ## time and ELBO against the number of latents, u
 	$(NATURAL) experiment=natural_h1000 model.n_latents=100,200,300,500,1000 hydra.sweep.subdir='h_$${model.n_latents}' \
 		$(OPTIONS)
 	$(BIN)/python scripts/natural.py outputs/natural
+
+# The paper's tables. BUDGET=quick: the default recipe, minutes a cell; BUDGET=paper: 500 epochs, hours a cell.
+# Finished runs are skipped and unfinished ones go on when a command is repeated.
+BUDGET ?= quick
+SUFFIX := $(if $(filter quick,$(BUDGET)),_quick)
+SWEEP := $(BIN)/python -m tvae.train -m
+SEEDS_OF_TABLES := corruption_seed=0,1,2
+
+table1: peers  ## house, 8x8 patches, 64 latents, sigma 15, 25, 50, beside other systems; BUDGET=quick or paper
+	$(SWEEP) experiment=table1$(SUFFIX)
+	$(SWEEP) experiment=table1_quick model=linear hydra.sweep.dir=outputs/table1/linear
+	$(BIN)/python -m scripts.tables table1
+
+table2: peers  ## house, the best settings for each sigma
+	$(SWEEP) experiment=table2$(SUFFIX)
+	$(if $(SUFFIX),,$(SWEEP) experiment=table1 noise=15,25 $(SEEDS_OF_TABLES) hydra.sweep.dir=outputs/table2/paper)
+	$(BIN)/python -m scripts.tables table2
+
+table-n2v: table2  ## the same runs beside noise2void
+	$(BIN)/python -m scripts.tables table-n2v
+
+inpainting: peers  ## house with half of its pixels, castle with half and a fifth
+	$(SWEEP) experiment=inpainting$(SUFFIX) dataset=house missing=0.5 $(SEEDS_OF_TABLES)
+	$(SWEEP) experiment=inpainting$(SUFFIX) dataset=castle missing=0.5,0.8 $(SEEDS_OF_TABLES)
+	$(BIN)/python -m scripts.tables inpainting
+
+peers: $(VENV)/.installed-peers  ## other systems on the same noisy arrays
+	$(BIN)/python -m scripts.peers
+
+$(VENV)/.installed-peers: $(VENV)/.installed
+	$(INSTALL) --editable '.[peers]'
+	@touch $@
+
+report: $(VENV)/.installed  ## one HTML page of all results found in outputs
+	$(BIN)/python -m scripts.report
 
 bench: $(VENV)/.installed  ## seconds per epoch, memory and scaling; writes outputs/bench
 	$(BIN)/python scripts/bench.py

@@ -5,7 +5,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from tvae.check import resolve
-from tvae.config import conf_dir
+from tvae.config import conf_dir, register
 from tvae.datasets.images import add_noise, drop_pixels
 from tvae.datasets.named import camera
 from tvae.images import write_image
@@ -13,6 +13,7 @@ from tvae.recipe import complete, estimate_noise
 
 
 def completed(*overrides):
+    register()
     with initialize_config_dir(conf_dir(), version_base="1.3"):
         return complete(resolve(compose("config", list(overrides))))
 

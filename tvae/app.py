@@ -56,15 +56,32 @@ configuration.register()
 OmegaConf.register_new_resolver("run_name", run_name, replace=True)
 
 
+failed: list[str] = []  # jobs of a multirun, in this process
+
+
 def run(task: Callable[[Config, Path], object], cfg: DictConfig) -> None:
     """The body of a Hydra job: `task` on the checked configuration and the run directory."""
     _log_to_terminal()
+    path = Path(HydraConfig.get().runtime.output_dir)
     try:
-        task(resolve(cfg), Path(HydraConfig.get().runtime.output_dir))
+        config = resolve(cfg)
+        config.threads = config.threads or threads_of_job()
+        task(config, path)
     except Exception as error:
         if HydraConfig.get().mode == RunMode.MULTIRUN and not isinstance(error, Interrupted):
+            failed.append(f"{path}: {_one_line(error)}")
             raise  # Hydra goes on with the other jobs and raises this again at the end
         _give_up(error)
+
+
+def threads_of_job() -> int | None:
+    """A share of the cores for each of the jobs that joblib runs at a time; None where jobs run one by one."""
+    launcher = HydraConfig.get().launcher
+    n_cores = os.cpu_count() or 1
+    if HydraConfig.get().mode != RunMode.MULTIRUN or "joblib" not in launcher._target_:
+        return None
+    n_jobs = launcher.n_jobs if launcher.n_jobs and launcher.n_jobs > 0 else n_cores
+    return max(1, n_cores // n_jobs)
 
 
 def launch(job: Callable[[], None]) -> None:
@@ -72,6 +89,7 @@ def launch(job: Callable[[], None]) -> None:
     show_traceback = os.environ.get("HYDRA_FULL_ERROR") == "1"
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra hands its exceptions on, instead of printing and exiting with 1
     _log_to_terminal()
+    failed.clear()
     try:
         job()
     except KeyboardInterrupt:
@@ -79,6 +97,8 @@ def launch(job: Callable[[], None]) -> None:
     except Exception as error:
         if show_traceback:
             raise
+        if failed:
+            print("jobs that failed:", *failed, sep="\n  ", file=sys.stderr)
         _give_up(error)
 
 

@@ -28,6 +28,10 @@ FIGURES = ("decoder.png", "latents.png", "training.png", "comparison.png")
 FREE = ("restart", "device", "threads", "checkpoint_seconds", "data_dir")
 
 
+class Busy(UserError):
+    """Another process is running in the directory."""
+
+
 class RunDirectory:
     def __init__(self, path: Path, config: Config, fingerprint: str):
         """Claim `path` for `config` on the data with this fingerprint, or raise `UserError`."""
@@ -60,7 +64,7 @@ class RunDirectory:
         try:
             fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UserError(f"{self.path}: another process is running in this directory") from None
+            raise Busy(f"{self.path}: another process is running in this directory") from None
 
     def release(self) -> None:
         if self._handle is not None:

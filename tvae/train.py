@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +35,16 @@ log = logging.getLogger("tvae.train")
 MINUTES_TO_TELL = 20
 
 
-def train(config: Config, path: Path, keep_observed: bool | None = None) -> dict[str, Any]:
+def train(
+    config: Config,
+    path: Path,
+    keep_observed: bool | None = None,
+    give_up: Callable[[Epoch], bool] = lambda epoch: False,
+) -> dict[str, Any]:
     """Train in the run directory `path`, going on where an earlier run stopped; returns what metrics.json holds.
 
     `keep_observed`: of an incomplete image, restore only the missing pixels; None: unless noise was added.
+    `give_up`: asked after every epoch, and ends the run like an interruption.
     """
     if config.run is not None:
         raise UserError(f"run={config.run}: is for tvae.denoise and tvae.inpaint, to restore from a run that is there")
@@ -53,12 +60,19 @@ def train(config: Config, path: Path, keep_observed: bool | None = None) -> dict
             log.info("%s is finished already; restart=true starts over", path)
             return done
         with app.log_to_file(path / "run.log"):
-            return _train(config, path, dataset, fingerprint, keep_observed)
+            return _train(config, path, dataset, fingerprint, keep_observed, give_up)
     finally:
         directory.release()
 
 
-def _train(config: Config, path: Path, dataset: Dataset, fingerprint: str, keep_observed: bool) -> dict[str, Any]:
+def _train(
+    config: Config,
+    path: Path,
+    dataset: Dataset,
+    fingerprint: str,
+    keep_observed: bool,
+    give_up: Callable[[Epoch], bool],
+) -> dict[str, Any]:
     fit = make_fit(config, dataset, path)
     history: list[dict[str, Any]] = []
     saved = checkpoint.load_newest(path)
@@ -86,6 +100,8 @@ def _train(config: Config, path: Path, dataset: Dataset, fingerprint: str, keep_
                     found = _restore_now_and_then(fit, dataset, report, keep_observed)
                     report.add_epoch(epoch, found)
                     _show(epoch, found, bar, config)
+                    if fit.epoch < fit.n_epochs and give_up(epoch):
+                        break
                     due = time.monotonic() - saved_at >= config.checkpoint_seconds
                     if due and fit.epoch < fit.n_epochs:
                         saved_at = save()

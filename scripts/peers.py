@@ -1,0 +1,159 @@
+"""Other systems on the same noisy and incomplete arrays as ours, for the tables of scripts/tables.py.
+
+    python scripts/peers.py [outputs/peers]
+
+Measured: non-local means, total variation and wavelets (scikit-image), sparse coding with a dictionary learned from the
+noisy image in the manner of KSVD (scikit-learn), BM3D (package `bm3d`, for non-commercial use) and, for missing pixels,
+biharmonic interpolation (scikit-image). All but BM3D estimate the noise level from the image. One file for each array;
+those that are there are left alone, and what is not installed is left out and said.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from skimage.restoration import (
+    denoise_nl_means,
+    denoise_tv_chambolle,
+    denoise_wavelet,
+    estimate_sigma,
+    inpaint_biharmonic,
+)
+
+from tvae.checkpoint import write_atomically
+from tvae.config import UserError
+from tvae.datasets.images import add_noise, drop_pixels
+from tvae.datasets.named import read_named
+from tvae.metrics import psnr
+
+SEEDS = (0, 1, 2)
+NOISE = (15.0, 25.0, 50.0)
+MISSING = (("house", 0.5), ("castle", 0.5), ("castle", 0.8))
+PATCH = 8
+
+
+class Peer(NamedTuple):
+    name: str
+    restore: Callable[[np.ndarray, float], np.ndarray]  # (H, W) and the true noise level -> (H, W)
+    needs: str
+    how: str
+    package: str
+
+
+def non_local_means(noisy: np.ndarray, _: float) -> np.ndarray:
+    sigma = estimate_sigma(noisy)
+    return denoise_nl_means(noisy, patch_size=5, patch_distance=9, h=0.8 * sigma, sigma=sigma, fast_mode=False)
+
+
+def total_variation(noisy: np.ndarray, _: float) -> np.ndarray:
+    return denoise_tv_chambolle(noisy, weight=0.9 * estimate_sigma(noisy))
+
+
+def wavelets(noisy: np.ndarray, _: float) -> np.ndarray:
+    return denoise_wavelet(noisy, method="BayesShrink", mode="soft", rescale_sigma=True)
+
+
+def bm3d(noisy: np.ndarray, sigma: float) -> np.ndarray:
+    from bm3d import bm3d as run
+
+    return run(noisy, sigma)
+
+
+def dictionary(noisy: np.ndarray, _: float) -> np.ndarray:
+    """A dictionary of 256 atoms, then orthogonal matching pursuit of every patch down to the noise (as KSVD does)."""
+    from sklearn.decomposition import MiniBatchDictionaryLearning
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.feature_extraction.image import extract_patches_2d, reconstruct_from_patches_2d
+    from sklearn.linear_model import orthogonal_mp_gram
+
+    sigma = estimate_sigma(noisy)
+    patches = extract_patches_2d(noisy, (PATCH, PATCH)).reshape(-1, PATCH**2)
+    means = patches.mean(1, keepdims=True)
+    centred = patches - means
+    learner = MiniBatchDictionaryLearning(
+        256, alpha=1.5 * sigma, batch_size=256, max_iter=20, fit_algorithm="cd", random_state=0
+    )
+    with warnings.catch_warnings():  # a step of the learning need not converge
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        atoms = learner.fit(centred[:: max(1, len(centred) // 20000)]).components_
+    atoms = atoms / np.maximum(np.linalg.norm(atoms, axis=1, keepdims=True), 1e-12)
+    gram, cross = atoms @ atoms.T, atoms @ centred.T
+    code = orthogonal_mp_gram(
+        gram, cross, tol=PATCH**2 * (1.15 * sigma) ** 2, norms_squared=(centred**2).sum(1), copy_Xy=False
+    )
+    return reconstruct_from_patches_2d((code.T @ atoms + means).reshape(-1, PATCH, PATCH), noisy.shape)
+
+
+PEERS = (
+    Peer("non-local means", non_local_means, "nothing", "scikit-image, noise level estimated", "skimage"),
+    Peer("total variation", total_variation, "nothing", "scikit-image, noise level estimated", "skimage"),
+    Peer("wavelets", wavelets, "nothing", "scikit-image, BayesShrink", "skimage"),
+    Peer("dictionary (as KSVD)", dictionary, "nothing", "scikit-learn, noise level estimated", "sklearn"),
+    Peer("BM3D", bm3d, "the noise level", "package bm3d", "bm3d"),
+)
+
+
+def arrays() -> Iterator[tuple[str, np.ndarray, np.ndarray, float, np.ndarray | None]]:
+    """(name as in the runs' directories, clean, corrupted, noise level, missing) of every cell of the tables."""
+    for seed in SEEDS:
+        clean = read_named("house").pixels
+        for noise in NOISE:
+            yield f"noise={noise:g},seed={seed}", clean, add_noise(clean, noise, seed), noise, None
+        for picture, share in MISSING:
+            clean = read_named(picture).pixels
+            missing = drop_pixels(clean.shape, share, seed)
+            corrupted = np.where(missing[..., None], 0, clean)
+            yield f"dataset={picture},missing={share:g},seed={seed}", clean, corrupted, 0.0, missing
+
+
+def measure(clean: np.ndarray, corrupted: np.ndarray, noise: float, missing: np.ndarray | None) -> dict[str, object]:
+    """PSNR and seconds of every peer that can be run here on one array (H, W, C)."""
+    found: dict[str, object] = {}
+
+    def run(name: str, needs: str, how: str, restore: Callable[[], np.ndarray]) -> None:
+        started = time.perf_counter()
+        restored = restore()
+        seconds = time.perf_counter() - started
+        quality = psnr(clean, restored.reshape(clean.shape), 255.0)
+        found[name] = {"psnr": quality, "seconds": seconds, "needs": needs, "how": how}
+
+    if missing is not None:
+        scaled = corrupted / 255.0
+        run(
+            "biharmonic interpolation", "nothing", "scikit-image",
+            lambda: 255 * inpaint_biharmonic(scaled, missing, channel_axis=-1),
+        )  # fmt: skip
+        return found
+    for peer in PEERS:
+        if find_spec(peer.package) is not None:
+            run(peer.name, peer.needs, peer.how, lambda peer=peer: peer.restore(corrupted[..., 0], noise))  # type: ignore[misc]
+    return found
+
+
+def main(folder: str = "outputs/peers") -> None:
+    out = Path(folder)
+    out.mkdir(parents=True, exist_ok=True)
+    absent = [peer.name for peer in PEERS if find_spec(peer.package) is None]
+    if absent:
+        print(f"not installed, so left out: {', '.join(absent)}; pip install 'tvae[peers]'")
+    try:
+        for name, clean, corrupted, noise, missing in arrays():
+            path = out / f"{name}.json"
+            if not path.exists():
+                found = measure(clean, corrupted, noise, missing)
+                write_atomically(path, (json.dumps(found, indent=2) + "\n").encode())
+                print(name, "  ".join(f"{peer} {values['psnr']:.2f}" for peer, values in found.items()), flush=True)  # type: ignore[index]
+    except UserError as error:
+        sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,178 @@
+"""One HTML page of everything found below `outputs/`: tables, pictures, curves, and what they were made with.
+
+    python scripts/report.py [outputs]
+
+The page, outputs/report.html, holds its images and its style itself and needs no network.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+import os
+import platform
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+import tvae
+from scripts import tables
+from tvae.checkpoint import write_atomically
+from tvae.rundir import read_metrics
+
+TABLES = {"table1": "Table 1", "table2": "Table 2", "table-n2v": "Beside noise2void", "inpainting": "Inpainting"}
+FIGURES = {  # of the experiments that draw their own
+    "bars": "Bars (Appendix B)",
+    "natural": "Natural image patches",
+    "bench": "Speed",
+    "runtime": "Time against the size of the problem",
+}
+WIDTH_MAX = 1200  # pixels of an image in the page
+
+STYLE = """
+:root { color-scheme: light dark; }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 0 auto; padding: 1rem; }
+h2 { margin-top: 2.5rem; border-bottom: 1px solid #8884; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; font-size: 0.85rem; font-variant-numeric: tabular-nums; }
+th, td { padding: 0.3rem 0.6rem; text-align: left; border-bottom: 1px solid #8883; white-space: nowrap; }
+tr.measured { background: #2a72 ; }
+tr.cited { opacity: 0.8; font-style: italic; }
+.grid { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fit, minmax(min(15rem, 100%), 1fr)); }
+figure { margin: 0; }
+img { width: 100%; height: auto; display: block; }
+figcaption { font-size: 0.85rem; }
+dl { display: grid; grid-template-columns: max-content 1fr; gap: 0 1rem; font-size: 0.9rem; }
+dd { margin: 0; overflow-wrap: anywhere; }
+"""
+
+
+def picture(path: Path, caption: str) -> str:
+    """An image inside the page, made smaller if it is wide; small ones are enlarged without blur."""
+    with Image.open(path) as image:
+        shown = image.convert("RGB") if image.mode not in ("L", "RGB") else image.copy()
+        if image.mode.startswith("I"):  # 16 bit
+            shown = Image.fromarray((np.asarray(image, dtype=np.float64) / 257).astype(np.uint8))
+    shown.thumbnail((WIDTH_MAX, 10 * WIDTH_MAX))
+    buffer = io.BytesIO()
+    shown.save(buffer, format="PNG", optimize=True)
+    data = base64.b64encode(buffer.getvalue()).decode()
+    text = html.escape(caption)
+    return f'<figure><img alt="{text}" src="data:image/png;base64,{data}"><figcaption>{text}</figcaption></figure>'
+
+
+def table(name: str, outputs: Path) -> str:
+    """A table of the paper, measured rows told from cited ones by colour, style and word; nothing if none is ours."""
+    content, rows = tables.collect(name, outputs)
+    if not any(row.origin == "measured" for row in rows):
+        return ""
+    head = "".join(f"<th>{html.escape(word)}</th>" for word in tables.header(content["columns"]))
+    body = ""
+    for row, line in zip(rows, tables.as_lines(content, rows), strict=True):
+        body += f'<tr class="{row.origin}">' + "".join(f"<td>{html.escape(cell)}</td>" for cell in line) + "</tr>\n"
+    title = html.escape(f"PSNR in dB: {content['title']}. Mean ± standard deviation (number of runs).")
+    return f'<p>{title}</p>\n<div class="wide"><table><tr>{head}</tr>\n{body}</table></div>'
+
+
+def runs_below(folder: Path) -> list[tuple[Path, dict[str, Any]]]:
+    """Finished runs that restored an image, in order of their names."""
+    found = [(path.parent, read_metrics(path.parent)) for path in sorted(folder.glob("**/metrics.json"))]
+    return [(path, metrics) for path, metrics in found if metrics and metrics.get("status") == "finished"]
+
+
+def restored(path: Path, metrics: dict[str, Any], outputs: Path) -> str:
+    """Input, restored image, uncertainty and training curves of a run."""
+    in_db = {name: "" if metrics.get(name) is None else f", {metrics[name]:.2f} dB" for name in ("psnr_input", "psnr")}
+    parts = [
+        picture(path / file, caption)
+        for file, caption in (
+            ("input.png", "input" + in_db["psnr_input"]),
+            ("restored.png", "restored" + in_db["psnr"]),
+            ("uncertainty.png", "uncertainty"),
+            ("figures/training.png", "training"),
+        )
+        if (path / file).is_file()
+    ]
+    title = html.escape(str(path.relative_to(outputs)))
+    facts = f"{metrics['epochs']} epochs, {metrics['seconds'] / 60:.1f} minutes, ELBO {metrics['elbo']:.2f}"
+    return f'<h3>{title}</h3>\n<p>{facts}</p>\n<div class="grid">{"".join(parts)}</div>'
+
+
+def made_with() -> dict[str, str]:
+    try:
+        revision = subprocess.run(
+            ["git", "describe", "--always", "--dirty"],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            timeout=10,
+        ).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        revision = ""
+    return {
+        "made": time.strftime("%Y-%m-%d %H:%M %Z"),
+        "tvae": tvae.__version__ + (f", revision {revision}" if revision else ""),
+        "torch, numpy, Python": f"{torch.__version__}, {np.__version__}, {platform.python_version()}",
+        "processor": f"{processor()}, {os.cpu_count()} cores",
+        "accelerator": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
+        "system": platform.platform(terse=True),
+    }
+
+
+def processor() -> str:
+    """The processor's name as the system tells it."""
+    information = Path("/proc/cpuinfo")
+    lines = information.read_text().splitlines() if information.is_file() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def build(outputs: Path) -> str:
+    """The whole page."""
+    sections = []
+    for name, title in TABLES.items():
+        content = table(name, outputs)
+        if content:
+            first = [run for run in runs_below(outputs / name) if run[0].name.endswith("seed=0")]
+            sections.append((title, content + "".join(restored(*run, outputs) for run in first)))
+    for name, title in FIGURES.items():
+        figures = sorted((outputs / name).glob("*.png"))
+        if figures:
+            shown = "".join(picture(path, path.stem.replace("_", " ")) for path in figures)
+            sections.append((title, f'<div class="grid">{shown}</div>'))
+    others = [
+        run
+        for run in runs_below(outputs)
+        if run[0].relative_to(outputs).parts[0] not in (*TABLES, *FIGURES) and (run[0] / "restored.png").is_file()
+    ]
+    if others:
+        sections.append(("Other restored images", "".join(restored(*run, outputs) for run in others)))
+    if not sections:
+        sys.exit(f"{outputs}: no results there; `make table1` or any other experiment makes some")
+    facts = "".join(f"<dt>{html.escape(k)}</dt><dd>{html.escape(v)}</dd>" for k, v in made_with().items())
+    body = "".join(f"<h2>{html.escape(title)}</h2>\n{content}\n" for title, content in sections)
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>tvae: results</title>\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<style>{STYLE}</style></head>\n<body><h1>tvae: results</h1>\n<dl>{facts}</dl>\n"
+        "<p>Green rows were measured by this program or on the same arrays; rows in italics are cited.</p>\n"
+        f"{body}</body></html>\n"
+    )
+
+
+def main(outputs: str = "outputs") -> None:
+    path = Path(outputs) / "report.html"
+    page = build(Path(outputs))
+    write_atomically(path, page.encode())
+    print(f"written to {path}, {len(page) // 1024} KB")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,83 @@
+"""Multiruns: deterministic directories, repetition, failures, and launchers that run jobs side by side."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SMALL = ["dataset=bars", "dataset.n_points=60", "states.n_states=16", "batch_size=16", "epochs=2"]
+
+
+def sweep(*overrides):
+    words = [sys.executable, "-m", "tvae.train", "-m", *SMALL, *overrides]
+    return subprocess.run(words, capture_output=True, text=True, timeout=200, env=os.environ | {"OMP_NUM_THREADS": "1"})
+
+
+def statuses(folder):
+    return {p.parent.name: json.loads(p.read_text())["status"] for p in sorted(Path(folder).glob("*/metrics.json"))}
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_failed_job_does_not_stop_the_others_and_is_named_at_the_end():
+    options = ["lr=constant", "lr.max=0.01,1e30,0.02", "epochs=30", "hydra.sweep.dir=out"]
+    found = sweep(*options, "hydra.sweep.subdir=rate=${lr.max}")
+    assert found.returncode == 1, found.stderr
+    assert statuses("out") == {"rate=0.01": "finished", "rate=1e+30": "failed", "rate=0.02": "finished"}
+    end = found.stderr.strip().splitlines()[-3:]
+    assert end[0] == "jobs that failed:"
+    assert "out/rate=1e+30: the ELBO became" in end[1]
+
+
+def test_repetition_finishes_only_what_is_missing():
+    assert sweep("seed=0,1,2", "hydra.sweep.dir=out", "hydra.sweep.subdir=seed=${seed}").returncode == 0
+    before = {p: p.stat().st_mtime_ns for p in Path("out").glob("*/metrics.json")}
+    Path("out/seed=1/metrics.json").unlink()
+    again = sweep("seed=0,1,2", "hydra.sweep.dir=out", "hydra.sweep.subdir=seed=${seed}")
+    assert again.returncode == 0
+    assert again.stderr.count("is finished already") == 2
+    after = {p: p.stat().st_mtime_ns for p in Path("out").glob("*/metrics.json")}
+    assert [p.parent.name for p in before if before[p] != after[p]] == ["seed=1"]
+
+
+def test_joblib_divides_the_cores():
+    pytest.importorskip("hydra_plugins.hydra_joblib_launcher", reason="pip install 'tvae[joblib]'")
+    options = ["seed=0,1", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "hydra.sweep.dir=out"]
+    found = sweep(*options, "hydra.sweep.subdir=seed=${seed}")
+    assert found.returncode == 0, found.stderr
+    assert statuses("out") == {"seed=0": "finished", "seed=1": "finished"}
+    threads = max(1, (os.cpu_count() or 1) // 2)
+    assert f"threads: {threads}" in Path("out/seed=0/config.yaml").read_text()
+
+
+def test_submitit_runs_jobs_as_a_cluster_would():
+    pytest.importorskip("hydra_plugins.hydra_submitit_launcher", reason="pip install 'tvae[slurm]'")
+    options = ["seed=0,1", "hydra/launcher=submitit_local", "hydra.sweep.dir=out", "hydra.launcher.timeout_min=5"]
+    found = sweep(*options, "hydra.sweep.subdir=seed=${seed}")
+    assert found.returncode == 0, found.stderr
+    assert statuses("out") == {"seed=0": "finished", "seed=1": "finished"}
+
+
+@pytest.mark.parametrize("experiment", ["table1", "table1_quick", "table2", "table2_quick"])
+def test_tables_sweep_noise_and_seeds(experiment):
+    """What `make table1` would run, without running it."""
+    words = [
+        sys.executable,
+        "-m",
+        "tvae.train",
+        "-m",
+        f"experiment={experiment}",
+        "--cfg",
+        "hydra",
+        "-p",
+        "hydra.sweeper",
+    ]
+    found = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert "corruption_seed: 0,1,2" in found.stdout, found.stderr
+    assert ("noise: 50" if experiment == "table2" else "noise: 15,25,50") in found.stdout

@@ -1,0 +1,234 @@
+"""Tables, peers and the report page, from made-up and from real runs."""
+
+import base64
+import csv
+import json
+import math
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+from scripts import peers, report, tables
+from tests.test_recipe import completed
+from tvae import datasets
+from tvae.datasets.named import camera
+from tvae.images import write_image
+
+
+def make_run(path, psnr, seconds=120.0, epochs=40, status="finished"):
+    path.mkdir(parents=True)
+    metrics = {"status": status, "psnr": psnr, "psnr_input": 20.0, "seconds": seconds, "epochs": epochs, "elbo": -1.5}
+    (path / "metrics.json").write_text(json.dumps(metrics))
+
+
+@pytest.fixture
+def outputs(tmp_path):
+    """Three seeds at one level, two at another, a run that failed, and two peers."""
+    for seed, psnr in enumerate([34.0, 34.2, 34.4]):
+        make_run(tmp_path / "table1" / "quick" / f"noise=15,seed={seed}", psnr, seconds=60 * (seed + 1))
+    for seed, psnr in enumerate([32.0, 33.0]):
+        make_run(tmp_path / "table1" / "quick" / f"noise=25,seed={seed}", psnr)
+    make_run(tmp_path / "table1" / "quick" / "noise=50,seed=0", 11.0, status="failed")
+    make_run(tmp_path / "table1" / "paper" / "noise=15,seed=0", 35.0, epochs=500, seconds=3600)
+    (tmp_path / "peers").mkdir()
+    for seed, psnr in enumerate([30.0, 31.0]):
+        found = {"wavelets": {"psnr": psnr, "seconds": 6.0, "needs": "nothing", "how": "scikit-image"}}
+        (tmp_path / "peers" / f"noise=15,seed={seed}.json").write_text(json.dumps(found))
+    return tmp_path
+
+
+def rows_of(text):
+    lines = [line.strip("| \n").split(" | ") for line in text.splitlines() if line.startswith("|")]
+    return {cells[0].strip(): [cell.strip() for cell in cells] for cells in lines[2:]}
+
+
+def test_means_spread_number_and_difference(outputs, capsys):
+    tables.main("table1", str(outputs))
+    rows = rows_of((outputs / "tables" / "table1.md").read_text())
+    ours = rows["tvae, default recipe"]
+    assert ours[1:4] == ["34.20 ± 0.20 (3)", f"32.50 ± {math.sqrt(0.5):.2f} (2)", ""]  # what failed does not count
+    assert ours[4] == "-0.07 / -0.15 /"  # the paper has 34.27 and 32.65
+    assert ours[5] == "1.0 to 3.0"
+    assert "measured" in ours
+    assert rows["tvae, the paper's parameters"][1] == "35.00 (1)"
+    assert "500 epochs" in rows["tvae, the paper's parameters"]
+    assert rows["wavelets"][1] == "30.50 ± 0.71 (2)"
+    assert "written to" in capsys.readouterr().out
+
+
+def test_nothing_cited_can_be_taken_for_measured(outputs):
+    for name in ("table1", "table2", "table-n2v", "inpainting"):
+        _, rows = tables.collect(name, outputs)
+        for row in rows:
+            assert row.origin in ("measured", "cited")
+            if row.origin == "cited":
+                assert "Table" in row.note
+                assert not any("±" in row.shown(c) or "(" in row.shown(c) for c in range(len(row.cells)))
+                assert not row.minutes
+    for text in (
+        tables.as_markdown(*tables.collect("table1", outputs)),
+        tables.as_latex(*tables.collect("table1", outputs)),
+    ):
+        for line in text.splitlines():
+            if "TVAE (paper)" in line or "MTMKL" in line:
+                assert "cited" in line
+
+
+def test_csv_has_a_line_for_every_cell(outputs):
+    tables.main("table1", str(outputs))
+    with open(outputs / "tables" / "table1.csv") as file:
+        lines = list(csv.DictReader(file))
+    (cell,) = (line for line in lines if line["name"] == "tvae, default recipe" and line["column"] == "noise=15")
+    assert float(cell["psnr_mean"]) == pytest.approx(34.2)
+    assert float(cell["psnr_std"]) == pytest.approx(0.2)
+    assert (cell["n"], cell["minutes_mean"], cell["origin"]) == ("3", "2.00", "measured")
+
+
+def test_latex_is_a_whole_table(outputs):
+    text = tables.as_latex(*tables.collect("table1", outputs))
+    assert text.startswith(r"\begin{tabular}{lcccl}")
+    assert text.rstrip().endswith(r"\end{tabular}")
+    rows = [line for line in text.splitlines() if line.endswith(r"\\")]
+    assert {line.count("&") for line in rows} == {4}
+
+
+def test_runs_of_table_2_fill_the_one_beside_noise2void(tmp_path):
+    make_run(tmp_path / "table2" / "quick" / "noise=50,seed=0", 29.9)
+    _, rows = tables.collect("table-n2v", tmp_path)
+    assert rows[0].cells == [[], [], [29.9]]
+
+
+def test_no_such_table(tmp_path):
+    with pytest.raises(SystemExit, match="table9: no such table; there are table1, table2, table-n2v, inpainting"):
+        tables.main("table9", str(tmp_path))
+
+
+# ---- peers
+
+
+@pytest.fixture(scope="module")
+def structured():
+    """A clean picture with edges and a gradient."""
+    rows, columns = np.mgrid[:48, :48]
+    return (80.0 + columns + 60 * ((rows // 12 + columns // 12) % 2))[..., None]
+
+
+@pytest.mark.parametrize("peer", [p for p in peers.PEERS if p.name != "BM3D"], ids=lambda p: p.name)
+def test_every_peer_denoises(peer, structured):
+    pytest.importorskip(peer.package)
+    noisy = structured + 25 * np.random.default_rng(0).normal(size=structured.shape)
+    before = np.square(noisy - structured).mean()
+    after = np.square(peer.restore(noisy[..., 0], 25.0) - structured[..., 0]).mean()
+    assert after < before / 2
+
+
+def test_peers_see_the_arrays_of_our_runs(monkeypatch):
+    """The same noise, bit by bit, that a run with this corruption_seed trains on."""
+    monkeypatch.setattr(peers, "read_named", lambda name: camera())
+    found = {name: corrupted for name, _, corrupted, _, _ in peers.arrays()}
+    config = completed("dataset=camera", "noise=25", "corruption_seed=2", "dataset.train_stride=9")
+    assert np.array_equal(found["noise=25,seed=2"], datasets.load(config).picture.noisy)
+    config = completed("dataset=camera", "missing=0.8", "corruption_seed=1", "dataset.train_stride=9")
+    assert np.array_equal(found["dataset=castle,missing=0.8,seed=1"], datasets.load(config).picture.noisy)
+
+
+def test_a_peer_that_is_not_installed_is_left_out_and_said(tmp_path, monkeypatch, capsys, structured):
+    noisy = structured + np.random.default_rng(0).normal(size=structured.shape)
+    monkeypatch.setattr(peers, "find_spec", lambda name: None if name == "bm3d" else object())
+    monkeypatch.setattr(peers, "PEERS", [p for p in peers.PEERS if p.name in ("wavelets", "BM3D")])
+    monkeypatch.setattr(peers, "arrays", lambda: [("noise=15,seed=0", structured, noisy, 15.0, None)])
+    peers.main(str(tmp_path))
+    assert "left out: BM3D; pip install 'tvae[peers]'" in capsys.readouterr().out
+    assert list(json.loads((tmp_path / "noise=15,seed=0.json").read_text())) == ["wavelets"]
+
+
+def test_inpainting_peer(structured):
+    missing = np.random.default_rng(0).random((48, 48)) < 0.3
+    found = peers.measure(structured, np.where(missing[..., None], 0, structured), 0.0, missing)
+    assert found["biharmonic interpolation"]["psnr"] > 25
+
+
+# ---- report
+
+
+@pytest.fixture
+def page(outputs):
+    run = outputs / "table1" / "quick" / "noise=15,seed=0"
+    rng = np.random.default_rng(0)
+    for name in ("input.png", "restored.png", "uncertainty.png"):
+        write_image(run / name, rng.integers(0, 255, (32, 40), dtype=np.uint8))
+    deep = outputs / "microscope"
+    make_run(deep, None)
+    write_image(deep / "input.png", rng.integers(0, 65535, (16, 16), dtype=np.uint16))
+    write_image(deep / "restored.png", np.full((16, 16), 65535, dtype=np.uint16))
+    (outputs / "bars").mkdir()
+    write_image(outputs / "bars" / "bars_elbo.png", rng.integers(0, 255, (30, 60), dtype=np.uint8))
+    report.main(str(outputs))
+    return outputs / "report.html"
+
+
+class Content(HTMLParser):
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.images, self.links = [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        given = dict(attributes)
+        if tag == "img":
+            self.images.append(given)
+        self.links += [given[name] for name in ("href", "src") if name in given]
+
+
+def test_report_holds_tables_and_images_and_needs_no_network(page):
+    text = page.read_text()
+    content = Content(text)
+    assert (
+        content.tags.count("table") == 2
+    )  # of table 2 the peers are there; tables without measured rows are not shown
+    assert "34.20 ± 0.20 (3)" in text
+    assert [image["alt"] for image in content.images][:2] == ["input, 20.00 dB", "restored, 34.00 dB"]
+    assert len(content.images) == 3 + 2 + 1
+    assert all(link.startswith("data:image/png;base64,") for link in content.links)
+    assert all(base64.b64decode(link.partition(",")[2]).startswith(b"\x89PNG") for link in content.links)
+    assert not re.search(r"https?://|@import|url\(", text)
+    assert "revision" in text
+
+
+def test_deep_images_are_not_black(page):
+    import io
+
+    from PIL import Image
+
+    (white,) = (i["src"] for i in Content(page.read_text()).images if i["alt"] == "restored")
+    assert np.asarray(Image.open(io.BytesIO(base64.b64decode(white.partition(",")[2])))).min() == 255
+
+
+def test_report_without_results(tmp_path):
+    with pytest.raises(SystemExit, match="no results there"):
+        report.main(str(tmp_path))
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_report_in_a_browser(page, tmp_path, width):
+    """All images load, and nothing but a table's own box is wider than the window."""
+    browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if browser is None:
+        pytest.skip("no Chromium on this machine (Debian: apt-get install chromium)")
+    probe = tmp_path / "probe.html"
+    script = (
+        "<script>addEventListener('load', () => { const images = [...document.images];"
+        "document.title = `${images.filter(i => i.complete && i.naturalWidth > 0).length} images, "
+        "${document.querySelectorAll('table').length} tables, "
+        "${document.documentElement.scrollWidth <= innerWidth ? 'fits' : 'too wide'}` })</script>"
+    )
+    probe.write_text(page.read_text().replace("</body>", f"{script}</body>"))
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
+               f"--user-data-dir={tmp_path}/profile", f"--window-size={width},900", "--dump-dom"]  # fmt: skip
+    found = subprocess.run([browser, *options, probe.as_uri()], capture_output=True, text=True, timeout=120)
+    assert "<title>6 images, 2 tables, fits</title>" in found.stdout, found.stderr[-500:]
