@@ -62,27 +62,28 @@ natural-h: $(VENV)/.installed  ## time and ELBO against the number of latents, u
 # The paper's tables. BUDGET=quick: the default recipe, minutes a cell; BUDGET=paper: 500 epochs, hours a cell.
 # Finished runs are skipped and unfinished ones go on when a command is repeated.
 BUDGET ?= quick
+ifeq ($(filter quick paper,$(BUDGET)),)
+$(error BUDGET=$(BUDGET): must be quick or paper)
+endif
 SUFFIX := $(if $(filter quick,$(BUDGET)),_quick)
 SWEEP := $(BIN)/python -m tvae.train -m
-SEEDS_OF_TABLES := corruption_seed=0,1,2
+TABLE_SEEDS := corruption_seed=0,1,2
+# The table is made of what has finished, also where a sweep has failed.
+COLLECT = status=$$?; $(BIN)/python -m scripts.tables $@ && exit $$status
 
 table1: peers  ## house, 8x8 patches, 64 latents, sigma 15, 25, 50, beside other systems; BUDGET=quick or paper
-	$(SWEEP) experiment=table1$(SUFFIX)
-	$(SWEEP) experiment=table1_quick model=linear hydra.sweep.dir=outputs/table1/linear
-	$(BIN)/python -m scripts.tables table1
+	$(SWEEP) experiment=table1$(SUFFIX) && \
+	$(SWEEP) experiment=table1_quick model=linear hydra.sweep.dir=outputs/table1/linear; $(COLLECT)
 
 table2: peers  ## house, the best settings for each sigma
-	$(SWEEP) experiment=table2$(SUFFIX)
-	$(if $(SUFFIX),,$(SWEEP) experiment=table1 noise=15,25 $(SEEDS_OF_TABLES) hydra.sweep.dir=outputs/table2/paper)
-	$(BIN)/python -m scripts.tables table2
+	$(if $(SUFFIX),,$(SWEEP) experiment=table1 noise=15,25 $(TABLE_SEEDS) &&) $(SWEEP) experiment=table2$(SUFFIX); $(COLLECT)
 
 table-n2v: table2  ## the same runs beside noise2void
 	$(BIN)/python -m scripts.tables table-n2v
 
 inpainting: peers  ## house with half of its pixels, castle with half and a fifth
-	$(SWEEP) experiment=inpainting$(SUFFIX) dataset=house missing=0.5 $(SEEDS_OF_TABLES)
-	$(SWEEP) experiment=inpainting$(SUFFIX) dataset=castle missing=0.5,0.8 $(SEEDS_OF_TABLES)
-	$(BIN)/python -m scripts.tables inpainting
+	$(SWEEP) experiment=inpainting$(SUFFIX) dataset=house missing=0.5 $(TABLE_SEEDS) && \
+	$(SWEEP) experiment=inpainting$(SUFFIX) dataset=castle missing=0.5,0.8 $(TABLE_SEEDS); $(COLLECT)
 
 peers: $(VENV)/.installed-peers  ## other systems on the same noisy arrays
 	$(BIN)/python -m scripts.peers

@@ -13,6 +13,7 @@ from __future__ import annotations
 import csv
 import json
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, median, stdev
@@ -25,8 +26,14 @@ from tvae.check import read_config
 from tvae.checkpoint import write_atomically
 from tvae.config import Config
 from tvae.figures import save_figure
+from tvae.rundir import FINGERPRINT
 
 COLUMNS = {"elbo": "training patches", "elbo_test": "held-out patches"}
+
+
+def known_columns(runs: Iterable[Run]) -> dict[str, str]:
+    """Those that all runs have: there may be no held-out patches."""
+    return {name: title for name, title in COLUMNS.items() if all(run.history[-1][name] is not None for run in runs)}
 
 
 @dataclass
@@ -34,7 +41,10 @@ class Run:
     name: str
     config: Config
     metrics: dict[str, Any]
-    history: list[dict[str, float]]
+    history: list[dict[str, Any]]  # a row for each epoch
+    data: str  # a hash of what it was trained on
+    begun: float  # when, in seconds
+    ended: float
 
     def column(self, name: str) -> list[float]:
         return [row[name] for row in self.history]
@@ -47,20 +57,38 @@ def load_run(directory: Path) -> Run | None:
     if metrics.get("status") != "finished":
         return None
     with open(directory / "history.csv") as file:
-        history = [{name: float(value or "nan") for name, value in row.items()} for row in csv.DictReader(file)]
-    return Run(directory.name, read_config(directory / "config.yaml"), metrics, history)
+        history = [
+            {name: float(value) if value else None for name, value in row.items()} for row in csv.DictReader(file)
+        ]
+    return Run(
+        directory.name,
+        read_config(directory / "config.yaml"),
+        metrics,
+        history,
+        (directory / FINGERPRINT).read_text(),
+        (directory / FINGERPRINT).stat().st_mtime,
+        metrics_path.stat().st_mtime,
+    )
 
 
 def load_triples(folder: Path) -> list[tuple[Run, Run, Run]]:
     """(linear, deep, continued) of each seed that has all three, with equal data and equally many epochs after it."""
-    triples = []
+    triples: list[tuple[Run, Run, Run]] = []
     for path in sorted(folder.glob("linear_*")):
         seed = path.name.removeprefix("linear_")
         linear, deep, continued = (load_run(folder / f"{kind}_{seed}") for kind in ("linear", "deep", "continued"))
-        if linear is not None and deep is not None and continued is not None:
-            if len(deep.history) != len(continued.history):
-                sys.exit(f"{deep.name} and {continued.name} differ in epochs, so their ELBOs cannot be compared")
-            triples.append((linear, deep, continued))
+        if linear is None or deep is None or continued is None:
+            continue
+        if len(deep.history) != len(continued.history):
+            sys.exit(f"{deep.name} and {continued.name} differ in epochs, so their ELBOs cannot be compared")
+        if len({linear.data, deep.data, continued.data}) > 1:
+            sys.exit(f"{linear.name}, {deep.name} and {continued.name} were trained on different data")
+        for run in (deep, continued):
+            if Path(run.config.init_from or "").name != linear.name or run.begun < linear.ended:
+                sys.exit(
+                    f"{run.name} did not start from {linear.name} as it is now; remove it and `make natural` again"
+                )
+        triples.append((linear, deep, continued))
     return triples
 
 
@@ -76,7 +104,7 @@ def judge(triples: list[tuple[Run, Run, Run]]) -> dict[str, Any]:
         "epochs": [len(linear.history), len(deep.history)],
         "seconds": spread([sum(run.metrics["seconds"] for run in triple) for triple in triples]),
     }
-    for name in COLUMNS:
+    for name in known_columns(run for triple in triples for run in triple):
         finals = {kind: [triple[i].history[-1][name] for triple in triples] for i, kind in ((1, "deep"), (2, "linear"))}
         gains = [a - b for a, b in zip(finals["deep"], finals["linear"], strict=True)]
         found[name] = {"deep": spread(finals["deep"]), "linear": spread(finals["linear"]), "gain": spread(gains)}
@@ -85,8 +113,9 @@ def judge(triples: list[tuple[Run, Run, Run]]) -> dict[str, Any]:
 
 def draw_gain(triples: list[tuple[Run, Run, Run]], found: dict[str, Any]) -> Figure:
     """The paper's figure: a common start, then apart."""
-    figure = Figure(figsize=(11, 4.5), layout="constrained")
-    for axes, (name, title) in zip(figure.subplots(1, 2), COLUMNS.items(), strict=True):
+    columns = {name: title for name, title in COLUMNS.items() if name in found}
+    figure = Figure(figsize=(5.5 * len(columns), 4.5), layout="constrained")
+    for axes, (name, title) in zip(figure.subplots(1, len(columns), squeeze=False)[0], columns.items(), strict=True):
         highest, lowest = [], []
         for linear, deep, continued in triples:
             start = len(linear.history)
@@ -123,7 +152,7 @@ def judge_sweep(runs: list[Run]) -> dict[str, Any]:
     n_latents = [float(run.config.model.n_latents or 0) for run in runs]
     seconds = [median(run.column("seconds")[1:] or run.column("seconds")) for run in runs]
     exponent = float(np.polyfit(np.log(n_latents), np.log(seconds), 1)[0]) if len(runs) > 1 else None
-    finals = {name: [run.history[-1][name] for run in runs] for name in COLUMNS}
+    finals = {name: [run.history[-1][name] for run in runs] for name in known_columns(runs)}
     return {"n_latents": n_latents, "seconds_per_epoch": seconds, "exponent": exponent, **finals}
 
 
@@ -137,7 +166,8 @@ def draw_sweep(found: dict[str, Any]) -> Figure:
     left.set_title(f"seconds per epoch{exponent}")
     left.legend()
     for name, title in COLUMNS.items():
-        right.plot(n_latents, found[name], "o-", label=title)
+        if name in found:
+            right.plot(n_latents, found[name], "o-", label=title)
     right.set_title("ELBO after training, in nats per patch")
     right.legend()
     for axes in (left, right):
@@ -154,8 +184,8 @@ def main(folder: str = "outputs/natural") -> None:
     if triples:
         summary["gain"] = found = judge(triples)
         save_figure(out / "natural_elbo.png", draw_gain(triples, found))
-        for name, title in COLUMNS.items():
-            gain, linear = found[name]["gain"], found[name]["linear"]
+        for name in known_columns(run for triple in triples for run in triple):
+            gain, linear, title = found[name]["gain"], found[name]["linear"], COLUMNS[name]
             print(f"{title}: deep is above linear by {_words(gain)}; linear ends at {_words(linear)} nats per patch")
         print(f"fields, pi and activity: {out}/deep_*/figures and {out}/continued_*/figures")
     if sweep:

@@ -32,7 +32,6 @@ FIGURES = {  # of the experiments that draw their own
     "bars": "Bars (Appendix B)",
     "natural": "Natural image patches",
     "bench": "Speed",
-    "runtime": "Time against the size of the problem",
 }
 WIDTH_MAX = 1200  # pixels of an image in the page
 
@@ -84,7 +83,11 @@ def table(name: str, outputs: Path) -> str:
 def runs_below(folder: Path) -> list[tuple[Path, dict[str, Any]]]:
     """Finished runs that restored an image, in order of their names."""
     found = [(path.parent, read_metrics(path.parent)) for path in sorted(folder.glob("**/metrics.json"))]
-    return [(path, metrics) for path, metrics in found if metrics and metrics.get("status") == "finished"]
+    return [
+        (path, metrics)
+        for path, metrics in found
+        if metrics and metrics.get("status") == "finished" and path.parent.name != "trials"  # of a search
+    ]
 
 
 def restored(path: Path, metrics: dict[str, Any], outputs: Path) -> str:
@@ -147,6 +150,11 @@ def build(outputs: Path) -> str:
         if figures:
             shown = "".join(picture(path, path.stem.replace("_", " ")) for path in figures)
             sections.append((title, f'<div class="grid">{shown}</div>'))
+    for study in sorted(outputs.glob("**/study.db")):
+        shown = "".join(picture(path, path.stem) for path in sorted((study.parent / "figures").glob("*.png")))
+        if shown:
+            title = f"Search: {study.parent.relative_to(outputs)}"
+            sections.append((title, f'<div class="grid">{shown}</div>'))
     others = [
         run
         for run in runs_below(outputs)
@@ -162,7 +170,8 @@ def build(outputs: Path) -> str:
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>tvae: results</title>\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<style>{STYLE}</style></head>\n<body><h1>tvae: results</h1>\n<dl>{facts}</dl>\n"
-        "<p>Green rows were measured by this program or on the same arrays; rows in italics are cited.</p>\n"
+        "<p>Green rows were measured by this program or on the same arrays; rows in italics are cited. Hardware and "
+        "versions are those of the machine that made this page.</p>\n"
         f"{body}</body></html>\n"
     )
 

@@ -25,8 +25,11 @@ from tvae.checkpoint import write_atomically
 
 PUBLISHED = Path(__file__).with_name("published.yaml")
 REFERENCE = "TVAE (paper)"
-BUDGETS = {"quick": "tvae, default recipe", "paper": "tvae, the paper's parameters"}
-SHARED_RUNS = {"table-n2v": "table2"}  # a table that is filled from the runs of another
+BUDGETS = {
+    "quick": "tvae, default recipe",
+    "paper": "tvae, the paper's parameters",
+    "linear": "var-BSC (our linear model, default recipe)",
+}
 
 
 @dataclass
@@ -59,13 +62,31 @@ def cited_rows(table: dict[str, Any]) -> list[Row]:
     ]
 
 
-def own_row(folder: Path, name: str, columns: list[str]) -> Row | None:
-    """The finished runs below a folder, each in a directory named COLUMN,seed=NUMBER."""
+def column_of(directory: Path) -> str:
+    """Which cells a run belongs to, by its configuration."""
+    config = OmegaConf.load(directory / "config.yaml")
+    if config.missing is not None:
+        return f"dataset={config.dataset.name},missing={config.missing:g}"
+    return f"noise={config.noise or 0:g}"
+
+
+def runs_of(name: str, budget: str, outputs: Path) -> list[Path]:
+    """The run directories of a row. For sigma 15 and 25 the paper's Table 2 repeats its Table 1."""
+    table = "table2" if name == "table-n2v" else name
+    found = [path.parent for path in (outputs / table / budget).glob("*/metrics.json")]
+    if (table, budget) == ("table2", "paper"):
+        first = [path.parent for path in (outputs / "table1" / budget).glob("*/metrics.json")]
+        found += [directory for directory in first if column_of(directory) != "noise=50"]
+    return sorted(found)
+
+
+def own_row(directories: list[Path], name: str, columns: list[str]) -> Row | None:
+    """Those of the runs that are finished."""
     row = Row(name, "measured", "nothing", [[] for _ in columns], [[] for _ in columns])
     epochs = set()
-    for path in sorted(folder.glob("*/metrics.json")):
-        metrics = json.loads(path.read_text())
-        column = path.parent.name.rpartition(",seed=")[0]
+    for directory in directories:
+        metrics = json.loads((directory / "metrics.json").read_text())
+        column = column_of(directory)
         if metrics["status"] == "finished" and metrics["psnr"] is not None and column in columns:
             row.cells[columns.index(column)].append(metrics["psnr"])
             row.minutes[columns.index(column)].append(metrics["seconds"] / 60)
@@ -79,7 +100,6 @@ def peer_rows(folder: Path, columns: list[str]) -> list[Row]:
     rows: dict[str, Row] = {}
     for path in sorted(folder.glob("*.json")):
         column = path.stem.rpartition(",seed=")[0]
-        column = column if column in columns else column.removeprefix("dataset=house,")
         if column not in columns:
             continue
         for name, found in json.loads(path.read_text()).items():
@@ -98,16 +118,14 @@ def collect(name: str, outputs: Path) -> tuple[dict[str, Any], list[Row]]:
         sys.exit(f"{name or 'TABLE'}: no such table; there are {', '.join(map(str, published))}")
     table = published[name]
     columns = table["columns"]
-    runs = outputs / SHARED_RUNS.get(name, name)
-    own = [row for budget, title in BUDGETS.items() if (row := own_row(runs / budget, title, columns)) is not None]
-    linear = own_row(runs / "linear", "var-BSC (our linear model)", columns)
+    own = [own_row(runs_of(name, budget, outputs), title, columns) for budget, title in BUDGETS.items()]
     peers = peer_rows(outputs / "peers", columns) if name != "table-n2v" else []
-    return table, own + ([linear] if linear else []) + peers + cited_rows(table)
+    return table, [row for row in own if row is not None] + peers + cited_rows(table)
 
 
 def header(columns: list[str]) -> list[str]:
     return ["", *(c.replace("dataset=", "").replace(",", ", ") for c in columns), "difference to the paper",
-            "minutes a run", "given beside the image", "origin", "note"]  # fmt: skip
+            "minutes of training", "given beside the image", "origin", "note"]  # fmt: skip
 
 
 def as_lines(table: dict[str, Any], rows: list[Row]) -> list[list[str]]:
@@ -137,27 +155,30 @@ def _row(cells: list[str]) -> str:
 
 def as_csv(table: dict[str, Any], rows: list[Row]) -> str:
     out = io.StringIO()
+    reference = next(row for row in rows if row.name == REFERENCE)
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["name", "origin", "column", "psnr_mean", "psnr_std", "n", "minutes_mean", "given", "note"])
+    writer.writerow(
+        ["name", "origin", "column", "psnr_mean", "psnr_std", "n", "difference", "minutes_mean", "given", "note"]
+    )
     for row in rows:
         for i, (column, values) in enumerate(zip(table["columns"], row.cells, strict=True)):
             if values:
                 deviation = f"{statistics.stdev(values):.4f}" if len(values) > 1 else ""
                 minutes = f"{statistics.mean(row.minutes[i]):.2f}" if row.minutes else ""
                 n_runs = len(values) if row.origin == "measured" else ""
-                mean = f"{statistics.mean(values):.4f}"
-                writer.writerow([row.name, row.origin, column, mean, deviation, n_runs, minutes, row.needs, row.note])
+                mean, published = statistics.mean(values), reference.mean(i)
+                difference = "" if published is None else f"{mean - published:+.4f}"
+                figures = [f"{mean:.4f}", deviation, n_runs, difference, minutes]
+                writer.writerow([row.name, row.origin, column, *figures, row.needs, row.note])
     return out.getvalue()
 
 
 def as_latex(table: dict[str, Any], rows: list[Row]) -> str:
-    columns = range(len(table["columns"]))
     titles = [c.replace("dataset=", "").replace("noise=", r"$\sigma$=").replace(",", ", ") for c in table["columns"]]
-    lines = [rf"\begin{{tabular}}{{l{'c' * len(titles)}l}}", r"\toprule"]
-    lines += [" & ".join(["", *titles, "origin"]) + r" \\", r"\midrule"]
-    for row in rows:
-        cells = [row.shown(c).replace("±", r"$\pm$") for c in columns]
-        lines.append(" & ".join([row.name, *cells, row.origin]) + r" \\")
+    names = [*titles, "difference", "minutes", "given", "origin", "note"]
+    lines = [rf"\begin{{tabular}}{{l{'c' * len(titles)}cclll}}", r"\toprule"]
+    lines += [" & ".join(["", *names]) + r" \\", r"\midrule"]
+    lines += [" & ".join(line).replace("±", r"$\pm$") + r" \\" for line in as_lines(table, rows)]
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
 
 

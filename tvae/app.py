@@ -32,6 +32,7 @@ from tvae import config as configuration
 from tvae.check import did_you_mean, resolve
 from tvae.checkpoint import DamagedCheckpoint
 from tvae.config import Config, UserError
+from tvae.device import n_cores
 from tvae.fit import TrainingFailed
 
 log = logging.getLogger("tvae")
@@ -41,6 +42,10 @@ NAME_MAX = 150  # characters of a run's directory name, before the rest is repla
 
 class Interrupted(Exception):
     """The user or the machine asked the run to stop; the same command goes on."""
+
+
+class GivenUp(Interrupted):
+    """Whoever called for the run saw no point in going on with it."""
 
 
 def run_name(overrides: str) -> str:
@@ -69,7 +74,7 @@ def run(task: Callable[[Config, Path], object], cfg: DictConfig) -> None:
         task(config, path)
     except Exception as error:
         if HydraConfig.get().mode == RunMode.MULTIRUN and not isinstance(error, Interrupted):
-            failed.append(f"{path}: {_one_line(error)}")
+            failed.append(f"{path}: {one_line(error)}")
             raise  # Hydra goes on with the other jobs and raises this again at the end
         _give_up(error)
 
@@ -77,11 +82,10 @@ def run(task: Callable[[Config, Path], object], cfg: DictConfig) -> None:
 def threads_of_job() -> int | None:
     """A share of the cores for each of the jobs that joblib runs at a time; None where jobs run one by one."""
     launcher = HydraConfig.get().launcher
-    n_cores = os.cpu_count() or 1
     if HydraConfig.get().mode != RunMode.MULTIRUN or "joblib" not in launcher._target_:
         return None
-    n_jobs = launcher.n_jobs if launcher.n_jobs and launcher.n_jobs > 0 else n_cores
-    return max(1, n_cores // n_jobs)
+    n_jobs = launcher.n_jobs if launcher.n_jobs and launcher.n_jobs > 0 else n_cores()
+    return max(1, n_cores() // n_jobs)
 
 
 def launch(job: Callable[[], None]) -> None:
@@ -143,12 +147,12 @@ def _composition_problems(error: Exception) -> list[str]:
                 compose("config", [*accepted, override])
                 accepted.append(override)
             except Exception as wrong:
-                problems.append(f"{override}: {_one_line(wrong)}{_hint(override)}")
+                problems.append(f"{override}: {one_line(wrong)}{_hint(override)}")
         try:
             resolve(compose("config", [o for o in accepted if not o.startswith("hydra")]))
         except UserError as found:
             problems += found.problems
-    return problems or [_one_line(error)]
+    return problems or [one_line(error)]
 
 
 def _values(override: str) -> list[str]:
@@ -163,11 +167,13 @@ def _values(override: str) -> list[str]:
 
 
 def _hint(override: str) -> str:
-    key = override.partition("=")[0]
+    key, _, value = override.partition("=")
+    if key == "hydra/launcher" and value.startswith(("joblib", "submitit")):
+        return f"; is it installed? pip install 'tvae[{'joblib' if value == 'joblib' else 'slurm'}]'"
     return did_you_mean(key, [f.name for f in fields(Config)])
 
 
-def _one_line(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
     """The part of Hydra's and OmegaConf's messages that says what is wrong."""
     text = str(error.__cause__ if error.__cause__ is not None and "Error merging" in str(error) else error)
     dropped = ("full_key", "object_type", "reference_type", "See ", "Config search", "To append", "provider=")

@@ -89,15 +89,16 @@ def draw_training(history: list[dict[str, Any]], facts: dict[str, float]) -> Fig
     for axes, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
         known = [(row["epoch"], row[name]) for row in history if row[name] is not None]
         axes.plot(*zip(*known, strict=True), marker="." if name == "psnr" else "", label="training data")
-        if name == "elbo" and history[0]["elbo_test"] is not None:
-            axes.plot([row["epoch"] for row in history], [row["elbo_test"] for row in history], label="held-out data")
+        if name == "elbo" and history[0].get("elbo_test") is not None:
+            on_test = [row["elbo_test"] for row in history]
+            axes.plot([row["epoch"] for row in history], on_test, label="held-out data")
             axes.legend()
         if facts.get(TRUE[name]) is not None:
             label = "of the noisy image" if name == "psnr" else "true"
             line = axes.axhline(facts[TRUE[name]], color="k", linestyle=":", label=label)
             axes.legend(handles=[line])
         if name == "elbo":  # the first epochs, from random weights, would hide the rest
-            values = sorted(value for _, value in known)
+            values = sorted(row[column] for row in history for column in ("elbo", "elbo_test") if row.get(column))
             axes.set_ylim(bottom=values[len(values) // 10] - 0.1 * abs(values[-1] - values[len(values) // 10]))
         axes.set_xlabel("epoch")
         axes.set_title(TITLES[name])

@@ -140,15 +140,12 @@ class Fit:
         totals, units = self.totals, self.units
         n_points = totals["n_points"].item()
         elbo = units.elbo_to_data(totals["elbo"].item() / n_points, totals["n_observed"].item() / n_points)
-        if not math.isfinite(elbo):
-            raise TrainingFailed(
-                f"the ELBO became {elbo} in epoch {self.epoch + 1}; a lower learning rate (lr.max) or a larger "
-                "model.sigma2 at the start may help"
-            )
+        self._check(elbo)
         if self.config.model.solver == "exact":
             solve_linear(self.model, totals)
         update_prior_and_noise(self.model, totals)
-        elbo_test = None if self.held_out is None else self.held_out.visit(self)
+        with torch_on_one_thread() if self.is_native else nullcontext():
+            elbo_test = None if self.held_out is None else self._check(self.held_out.visit(self))
         self.epoch += 1
         report = Epoch(
             epoch=self.epoch,
@@ -162,6 +159,14 @@ class Fit:
         )
         self.batch, self.seconds, self.totals = 0, 0.0, self._new_totals()
         return report
+
+    def _check(self, elbo: float) -> float:
+        if not math.isfinite(elbo):
+            raise TrainingFailed(
+                f"the ELBO became {elbo} in epoch {self.epoch + 1}; a lower learning rate (lr.max) or a larger "
+                "model.sigma2 at the start may help"
+            )
+        return elbo
 
     def state_dict(self) -> dict[str, Any]:
         return {

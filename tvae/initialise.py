@@ -10,8 +10,8 @@ import torch
 
 from tvae import checkpoint
 from tvae.checkpoint import DamagedCheckpoint
-from tvae.config import UserError
-from tvae.datasets import Units
+from tvae.config import Config, UserError
+from tvae.datasets import Dataset, Units, units_of
 from tvae.decoder import Decoder, why_not_from_linear
 from tvae.fit import Fit
 from tvae.model import Model
@@ -36,25 +36,45 @@ def load_model(directory: Path) -> tuple[Model, Units, dict[str, Any]]:
     return model, Units(*fit["units"]), fit
 
 
-def start_from_run(fit: Fit, directory: Path, fingerprint: str) -> None:
-    """Take over parameters (a deep decoder also from a linear one) and, where they are of the same data, the states."""
-    source, units, content = load_model(directory)
-    sizes, wanted = source.decoder.sizes, fit.model.decoder
-    if units != fit.units:
+def check_source(config: Config, dataset: Dataset, path: Path) -> None:
+    """Raise `UserError` unless a run in `path` can start from `init_from`; before anything in `path` is touched."""
+    if config.init_from is None:
+        return
+    directory = Path(config.init_from)
+    if path.exists() and directory.resolve() == path.resolve():
+        raise UserError(f"init_from={directory}: is the directory of this run itself")
+    source, units, _ = load_model(directory)
+    if units != units_of(dataset, config.dataset.standardise):
         raise UserError(f"init_from={directory}: that run was trained on other data, or on another scale")
-    if (sizes, source.decoder.activation) == (wanted.sizes, wanted.activation):
-        wanted.load_state_dict(source.decoder.state_dict())
+    assert config.model.n_latents is not None
+    assert config.model.hidden is not None
+    sizes = [config.model.n_latents, *config.model.hidden, dataset.data.shape[1]]
+    if sizes != source.decoder.sizes:
+        problems = why_not_from_linear(sizes, config.model.activation, source.decoder.sizes)
+    elif not source.decoder.is_linear and source.decoder.activation != config.model.activation:
+        problems = [f"its activation is {source.decoder.activation}, here it is {config.model.activation}"]
     else:
-        problems = why_not_from_linear(wanted.sizes, wanted.activation, sizes)
-        if problems:
-            raise UserError(*(f"init_from={directory}: {problem}" for problem in problems))
-        wanted.start_from_linear(source.decoder.to(fit.data.device, fit.dtype))
+        problems = []
+    if problems:
+        raise UserError(*(f"init_from={directory}: {problem}" for problem in problems))
+
+
+def start_from_run(fit: Fit, directory: Path, fingerprint: str) -> None:
+    """Take over parameters (a deep decoder also from a linear one) and, where they are of the same data, the states.
+
+    What `check_source` refuses does not come here.
+    """
+    source, _, content = load_model(directory)
+    if source.decoder.sizes == fit.model.decoder.sizes:
+        fit.model.decoder.load_state_dict(source.decoder.state_dict())
+    else:
+        fit.model.decoder.start_from_linear(source.decoder.to(fit.data.device, fit.dtype))
     fit.model.pi.copy_(source.pi)
     fit.model.sigma2.copy_(source.sigma2)
     if not (directory / FINGERPRINT).is_file() or (directory / FINGERPRINT).read_text().strip() != fingerprint:
-        log.info("init_from=%s: of other data, so only its parameters are taken over", directory)
+        log.warning("init_from=%s: of other data, so only its parameters are taken over", directory)
     elif content["states"].shape != fit.states.shape:
-        log.info("init_from=%s: has another number of states, so only its parameters are taken over", directory)
+        log.warning("init_from=%s: has another number of states, so only its parameters are taken over", directory)
     else:
         fit.states.copy_(content["states"])
         if fit.held_out is not None:

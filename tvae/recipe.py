@@ -48,10 +48,10 @@ def complete(config: Config, picture: Picture | None = None) -> Config:
         rate = config.lr.max or (0.005 if noise > 10 else 0.0025)
         by_noise = 12 if noise > 35 else 10 if noise > 20 else 8
         patch_size = dataset.patch_size or min(by_noise, *picture.noisy.shape[:2])
-        n_patches = math.prod(max(1, side - patch_size + 1) for side in picture.noisy.shape[:2])
-        train_stride = dataset.train_stride or math.ceil(math.sqrt(n_patches / PATCHES_MAX))
+        n_places = math.prod(max(1, side - patch_size + 1) for side in picture.noisy.shape[:2])
+        train_stride = dataset.train_stride or math.ceil(math.sqrt(n_places / PATCHES_MAX))
         dataset = replace(dataset, patch_size=patch_size, train_stride=train_stride)
-        n_points = n_patches / train_stride**2
+        n_points = n_places / train_stride**2
         n_latents = model.n_latents or (256 if n_points > 20_000 else 128 if n_points > 5_000 else 64)
         epochs = epochs or round(min(max(N_VISITS / n_points, 15), 200))
     hidden = [n_latents] if model.hidden is None else model.hidden

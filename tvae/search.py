@@ -13,8 +13,10 @@ of the others at the same epoch are given up. `experiment/best.yaml` holds the b
 from __future__ import annotations
 
 import logging
+import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,12 +29,13 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from matplotlib.figure import Figure
 from omegaconf import DictConfig, OmegaConf
 
-from tvae import app
+from tvae import app, datasets
 from tvae.check import resolve
-from tvae.checkpoint import write_atomically
+from tvae.checkpoint import DamagedCheckpoint, write_atomically
 from tvae.config import Config, UserError, conf_dir
 from tvae.figures import save_figure
 from tvae.fit import Epoch, TrainingFailed
+from tvae.recipe import complete
 from tvae.rundir import FREE, Busy
 from tvae.train import train
 
@@ -48,7 +51,16 @@ except ImportError:
 log = logging.getLogger("tvae.search")
 
 OBJECTIVES = ("elbo", "elbo_test", "psnr")
-OF_THE_DATA = ("dataset.", "noise", "missing", "n_patches", "image")  # ELBOs of different data cannot be compared
+OF_THE_DATA = (
+    "dataset.",
+    "noise",
+    "missing",
+    "n_patches",
+    "image",
+    "mask",
+    "corruption_seed",
+)  # ELBOs of different data cannot be compared
+ENDED = "ended"  # what is noted of trials that did not finish, and how
 STARTUP = 5  # trials drawn at random before the Gaussian process takes over, and before any is given up
 
 
@@ -84,21 +96,20 @@ class Search:
 
     def __init__(self, path: Path, options: Options, shared: list[str], space: Space):
         self.path, self.options, self.shared, self.space = path, options, shared, space
-        self.busy: set[int] = set()  # trials that another process is working on
-        self.prunes = not any(name.startswith(OF_THE_DATA) for name in space)
         if (path / "config.yaml").exists():
             raise UserError(f"{path}: is the directory of a run; name another hydra.run.dir")
         path.mkdir(parents=True, exist_ok=True)
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self.study = optuna.create_study(
-            storage=f"sqlite:///{path / 'study.db'}",
-            study_name="tvae",
-            direction="maximize",
-            load_if_exists=True,
-            sampler=optuna.samplers.GPSampler(n_startup_trials=STARTUP, warn_independent_sampling=False),
-            pruner=optuna.pruners.MedianPruner(n_startup_trials=STARTUP),
-        )
-        self._check_owner()
+        with locked(path / "search.lock"):
+            self.study = optuna.create_study(
+                storage=f"sqlite:///{path / 'study.db'}",
+                study_name="tvae",
+                direction="maximize",
+                load_if_exists=True,
+                sampler=optuna.samplers.GPSampler(n_startup_trials=STARTUP, warn_independent_sampling=False),
+                pruner=optuna.pruners.MedianPruner(n_startup_trials=STARTUP),
+            )
+            self._check_owner()
 
     def _check_owner(self) -> None:
         """A directory belongs to one search: what it varies, what all its trials share, what it looks for."""
@@ -116,60 +127,79 @@ class Search:
 
     def run(self) -> None:
         """Work until there are `n_trials`: on what was left over first, then on new ones."""
-        while (trial := self._left_over() or self._new()) is not None:
-            self._run_trial(trial)
-        finished = [trial for trial in self.study.trials if trial.state == TrialState.COMPLETE]
-        if not finished:
-            raise TrainingFailed(f"{self.path}: no trial has finished; see the run.log of each")
-        self._write(self.study.best_trial, finished)
+        busy: set[int] = set()
+        while True:
+            with locked(self.path / "search.lock"):  # other processes ask as well
+                trial = self._left_over(busy) or self._new()
+            if trial is None:
+                break
+            try:
+                self._run_trial(trial)
+            except Busy:
+                busy.add(trial.number)
+        finished = [t for t in self.study.trials if t.state == TrialState.COMPLETE and ENDED not in t.user_attrs]
+        if finished:
+            self._write(max(finished, key=lambda trial: trial.value or -math.inf), finished)
+        elif not busy:
+            raise TrainingFailed(f"{self.path}: no trial has finished; see the lines above")
 
     def _new(self) -> Trial | None:
-        return self.study.ask(self.space) if len(self.study.trials) < self.options.n_trials else None
+        n_trials = sum(bool(trial.params) for trial in self.study.trials)
+        return self.study.ask(self.space) if n_trials < self.options.n_trials else None
 
-    def _left_over(self) -> Trial | None:
+    def _left_over(self, busy: set[int]) -> Trial | None:
         """A trial that was begun and not ended, unless it is known to be another process's."""
         for frozen in self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-            if frozen.number not in self.busy:
-                return Trial(self.study, frozen._trial_id)
+            trial = Trial(self.study, frozen._trial_id)
+            if not frozen.params:  # whoever asked for it, alone as we are here, ended before it was chosen
+                self.study.tell(trial, state=TrialState.FAIL)
+            elif frozen.number not in busy:
+                return trial
         return None
 
     def _run_trial(self, trial: Trial) -> None:
         """Train, and tell the study how it went; an interruption leaves the trial to be gone on with.
 
-        Another process may be quicker with a trial that seemed left over: `skip_if_finished`.
+        The Gaussian process learns from completed trials alone, and would propose others again and again. So a trial
+        that was given up counts with the ELBO it had, one that failed with the lowest so far; both are marked. Another
+        process may be quicker with a trial that seemed left over, hence `skip_if_finished`.
         """
         values = [f"{name}={value}" for name, value in trial.params.items()]
         log.info("trial %d: %s", trial.number, "  ".join(values))
-        given_up = False
+        last = None
 
         def give_up(epoch: Epoch) -> bool:
-            nonlocal given_up
-            if self.prunes and epoch.epoch % config.restore_every == 0:
-                trial.report(epoch.elbo, epoch.epoch)
-                given_up = trial.should_prune()
-            return given_up
+            nonlocal last
+            if self.options.objective == "psnr" or epoch.epoch % config.restore_every:
+                return False  # the ELBO does not rank models by PSNR
+            last = epoch.elbo if self.options.objective == "elbo" else epoch.elbo_test
+            assert last is not None
+            if self._has_ended(trial):
+                return True
+            trial.report(last, epoch.epoch)
+            return trial.should_prune()
 
         try:
             config = compose_trial([*self.shared, *values])
             metrics = train(config, self.path / "trials" / f"{trial.number:04d}", give_up=give_up)
-        except Busy:
-            self.busy.add(trial.number)
-        except app.Interrupted:
-            if not given_up:
-                raise
+        except app.GivenUp:
             log.info("trial %d: given up", trial.number)
-            self.study.tell(trial, state=TrialState.PRUNED, skip_if_finished=True)
-        except (TrainingFailed, UserError) as error:  # such as options that do not go together
-            log.warning("trial %d: %s", trial.number, error)
-            self.study.tell(trial, state=TrialState.FAIL, skip_if_finished=True)
+            self._end(trial, last, "given up")
+        except Busy:
+            raise
+        except (TrainingFailed, DamagedCheckpoint, UserError, MemoryError, RuntimeError) as error:
+            log.warning("trial %d: %s", trial.number, str(error).partition("\n")[0] or type(error).__name__)
+            self._end(trial, min((t.value for t in self.study.trials if t.value is not None), default=None), "failed")
         else:
-            self._tell(trial, metrics)
+            self.study.tell(trial, metrics[self.options.objective], skip_if_finished=True)
 
-    def _tell(self, trial: Trial, metrics: dict[str, Any]) -> None:
-        value = metrics[self.options.objective]
-        if value is None:
-            raise UserError(f"objective={self.options.objective}: there is none for these data; take objective=elbo")
-        self.study.tell(trial, value, skip_if_finished=True)
+    def _has_ended(self, trial: Trial) -> bool:
+        return self.study.trials[trial.number].state.is_finished()
+
+    def _end(self, trial: Trial, value: float | None, how: str) -> None:
+        if not self._has_ended(trial):
+            trial.set_user_attr(ENDED, how)
+            self.study.tell(trial, value, state=TrialState.FAIL if value is None else None)
 
     def _write(self, best: FrozenTrial, finished: list[FrozenTrial]) -> None:
         """The best options as an experiment, and figures of how the search went."""
@@ -193,7 +223,8 @@ def as_experiment(shared: list[str], params: dict[str, Any]) -> str:
     """Overrides and values as the YAML of an experiment: groups in its defaults, values below."""
     values = OmegaConf.create()
     base, groups = [], []
-    for override in OverridesParser.create().parse_overrides(shared):
+    wanted = [word for word in shared if word.split("=")[0] not in FREE]
+    for override in OverridesParser.create().parse_overrides(wanted):
         name, value = override.key_or_group, override.value()
         if not GlobalHydra.instance().config_loader().get_group_options(name):
             OmegaConf.update(values, name, value)
@@ -239,17 +270,39 @@ def draw_options(finished: list[FrozenTrial], objective: str) -> Figure:
 def search(cfg: DictConfig, path: Path, options: Options) -> None:
     """Search in `path`; `cfg` is what all trials have in common."""
     shared = list(HydraConfig.get().overrides.task)
+    if cfg.restart:
+        raise UserError("restart=true: a search does not start over; remove its directory, or name another")
     space = read_space(options.space, cfg, lambda override: compose_trial([*shared, override]))
     of_data = [name for name in space if name.startswith(OF_THE_DATA)]
     if of_data and options.objective != "psnr":
         raise UserError(
             f"{of_data[0]}: changes the data, and ELBOs of different data do not compare; objective=psnr does"
         )
+    dataset = datasets.load(complete(compose_trial(shared)))  # a mistake in what all share is one mistake
+    has_clean = dataset.picture is not None and dataset.picture.clean is not None
+    if (options.objective == "psnr" and not has_clean) or (
+        options.objective == "elbo_test" and dataset.held_out is None
+    ):
+        raise UserError(f"objective={options.objective}: there is none for these data; take objective=elbo")
     Search(path, options, shared, space).run()
 
 
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Within, no other process is in a block locked by the same file."""
+    try:
+        import fcntl
+    except ImportError:  # no such locks on Windows
+        yield
+        return
+    with open(path, "a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 def start() -> None:
-    options, sys.argv[1:] = take_options(sys.argv[1:])
+    asks = any(word.startswith("-") for word in sys.argv[1:])  # for help, or for the configuration
+    options, sys.argv[1:] = take_options([*sys.argv[1:], "space="] if asks else sys.argv[1:])
 
     @hydra.main(version_base="1.3", config_path=conf_dir(), config_name="config")
     def job(cfg: DictConfig) -> None:

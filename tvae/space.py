@@ -12,9 +12,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
+from tvae.app import one_line
 from tvae.check import did_you_mean, flat
 from tvae.config import UserError
 
@@ -52,6 +55,8 @@ def read_space(name: str, cfg: DictConfig, check: Callable[[str], object]) -> Sp
                 check(f"{option}={value}")
         except UserError as error:
             problems.append(f"{path}: {option!s}: {error.problems[0]}")
+        except (HydraException, OmegaConfBaseException) as error:
+            problems.append(f"{path}: {option!s}: {one_line(error)}")
     if problems:
         raise UserError(*problems)
     return space

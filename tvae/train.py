@@ -15,13 +15,13 @@ from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from tvae import app, checkpoint, datasets
-from tvae.config import Config, UserError, conf_dir
+from tvae.config import Config, ImageConfig, UserError, conf_dir
 from tvae.datasets import Dataset
 from tvae.figures import draw_comparison, save_figure
 from tvae.fit import Epoch, Fit, make_fit
 from tvae.images import to_output, to_png, write_image, write_tiff
 from tvae.inference import e_step
-from tvae.initialise import start_from_run
+from tvae.initialise import check_source, start_from_run
 from tvae.model import log_likelihood
 from tvae.recipe import complete
 from tvae.report import Report
@@ -52,6 +52,7 @@ def train(
         keep_observed = config.noise is None
     config = complete(config)
     dataset = datasets.load(config)
+    check_source(config, dataset, path)
     fingerprint = dataset.fingerprint()
     directory = RunDirectory(path, config, fingerprint)
     try:
@@ -92,6 +93,7 @@ def _train(
         report.write("interrupted")  # which is what it is, should the process end before the next save
         return time.monotonic()
 
+    given_up = False
     try:
         with app.stop_on_signal() as stop, logging_redirect_tqdm([logging.getLogger("tvae")]):
             saved_at = time.monotonic()
@@ -100,7 +102,8 @@ def _train(
                     found = _restore_now_and_then(fit, dataset, report, keep_observed)
                     report.add_epoch(epoch, found)
                     _show(epoch, found, bar, config)
-                    if fit.epoch < fit.n_epochs and give_up(epoch):
+                    given_up = fit.epoch < fit.n_epochs and give_up(epoch)
+                    if given_up:
                         break
                     due = time.monotonic() - saved_at >= config.checkpoint_seconds
                     if due and fit.epoch < fit.n_epochs:
@@ -109,6 +112,8 @@ def _train(
     except Exception:
         report.write("failed")
         raise
+    if given_up:
+        raise app.GivenUp(f"given up after epoch {fit.epoch}")
     if fit.epoch < fit.n_epochs:
         raise app.Interrupted(f"interrupted in epoch {fit.epoch + 1}; the same command goes on from there")
     if dataset.picture is not None:
@@ -122,16 +127,18 @@ def tell_time(fit: Fit) -> None:
     """Say beforehand if training will take long: from the E-step of some batches, which changes nothing."""
     index = torch.arange(min(len(fit.data), fit.config.batch_size), device=fit.device)
     observed = None if fit.observed is None else fit.observed[index]
-    n_tries = 3
-    started = time.perf_counter()
-    for _ in range(n_tries):
+    times = []
+    for _ in range(5):
+        started = time.perf_counter()
         e_step(fit.model, fit.config.ea, fit.data[index], fit.states[index], Stream(0, index), observed)
-    # The rest of a visit takes about as long as the E-step.
-    minutes = 2 * (time.perf_counter() - started) / n_tries * fit.n_batches * (fit.n_epochs - fit.epoch) / 60
+        times.append(time.perf_counter() - started)
+    # The first ones have threads to start and caches to fill. The rest of a visit takes about as long as the E-step.
+    minutes = 2 * min(times) * fit.n_batches * (fit.n_epochs - fit.epoch) / 60
     if minutes > MINUTES_TO_TELL:
+        fewer = "a larger dataset.train_stride" if isinstance(fit.config.dataset, ImageConfig) else "fewer data points"
         log.warning(
             "%d data points, %d epochs: this takes about %.0f minutes on this machine; less with fewer epochs, "
-            "a larger dataset.train_stride or a smaller model.n_latents", len(fit.data), fit.n_epochs, minutes,
+            "%s or a smaller model.n_latents", len(fit.data), fit.n_epochs, minutes, fewer,
         )  # fmt: skip
 
 

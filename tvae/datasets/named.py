@@ -1,7 +1,7 @@
 """The pictures that go by a name: where their files are, and how to get those that are not there.
 
 A file is looked for in `data_dir` (or the folder in TVAE_DATA_DIR), then in the download cache (TVAE_CACHE_DIR, else
-the user's cache folder), and is then downloaded (from TVAE_DATA_URL, else from the paper's code). `camera` comes with
+the user's cache folder), and is then downloaded (from TVAE_DATA_URL, else from where it is public). `camera` comes with
 scikit-image and needs no file.
 """
 
@@ -76,10 +76,11 @@ def data_folder(data_dir: str | None) -> Path | None:
     return Path(folder) if folder else None
 
 
-def vanhateren_address() -> str:
-    """The folder that van Hateren's images are downloaded from."""
+def vanhateren_address(ending: str) -> str:
+    """The folder that van Hateren's images of this file ending are downloaded from."""
     base = os.environ.get("TVAE_DATA_URL")
-    return f"{base.rstrip('/')}/vanhateren" if base else VANHATEREN_URL
+    folder = f"{base.rstrip('/')}/vanhateren" if base else VANHATEREN_URL
+    return f"{folder}/imc" if ending.lower() == ".imc" else folder
 
 
 def cache_dir() -> Path:

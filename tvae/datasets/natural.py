@@ -15,7 +15,6 @@ import json
 import logging
 import math
 import os
-import zipfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
@@ -65,6 +64,7 @@ class Patches:
     train: np.ndarray  # (N, D) float32
     test: np.ndarray  # (n_test, D) float32
     whitening: Whitening
+    made_of: str  # a hash of the patches before they were whitened, and of how
 
 
 def make(config: Config) -> Dataset:
@@ -91,6 +91,7 @@ def make(config: Config) -> Dataset:
         (options.patch_size, options.patch_size),
         held_out=torch.from_numpy(patches.test) if len(patches.test) else None,
         whitening=patches.whitening,
+        made_of=patches.made_of,
     )
 
 
@@ -113,10 +114,10 @@ def vanhateren(options: NaturalConfig, data_dir: str | None) -> list[Source]:
     folder = parent and parent / "vanhateren"
     is_there = folder is not None and folder.is_dir()
     files = sorted(f for f in folder.iterdir() if f.suffix.lower() in ENDINGS) if folder and is_there else []
-    if options.images is not None:
+    if options.images:
         here = {file.name: file for file in files}
         files = [here.get(name) or _fetch(name, cache, folder) for name in options.images]
-    elif is_there and not files:
+    elif not files and (is_there or data_dir is not None):
         raise UserError(
             f"{folder}: no images there; put .iml, .imc, TIFF or PNG files into it, or take dataset=natural"
         )
@@ -127,8 +128,11 @@ def vanhateren(options: NaturalConfig, data_dir: str | None) -> list[Source]:
         return lambda: read_file(file)
 
     def state(file: Path) -> str:
+        """Not a hash of all of it: a whole collection has 13 GB."""
         found = file.stat()
-        return f"{found.st_size} {found.st_mtime_ns}"
+        with open(file, "rb") as content:
+            start = hashlib.sha256(content.read(1 << 16)).hexdigest()
+        return f"{file.resolve()} {found.st_size} {found.st_mtime_ns} {start}"
 
     return [Source(file.name, state(file), reader(file)) for file in files]
 
@@ -136,10 +140,11 @@ def vanhateren(options: NaturalConfig, data_dir: str | None) -> list[Source]:
 def _fetch(name: str, cache: Path, folder: Path | None) -> Path:
     if Path(name).name != name or Path(name).suffix.lower() not in ENDINGS:
         raise UserError(f"dataset.images={name}: must be the name of an image file, such as {DOWNLOADED[0]}")
-    path = fetch(NamedFile(name, KNOWN_SHA256.get(name)), [vanhateren_address()], cache, folder)
-    if path.suffix.lower() in RAW and path.stat().st_size != 2 * math.prod(RAW_SHAPE):
+    was_there, address = (cache / name).is_file(), vanhateren_address(Path(name).suffix)
+    path = fetch(NamedFile(name, KNOWN_SHA256.get(name)), [address], cache, folder)
+    if not was_there and path.suffix.lower() in RAW and path.stat().st_size != 2 * math.prod(RAW_SHAPE):
         path.unlink()  # not an image: whatever it is, it must not be taken for one the next time
-        raise UserError(f"{name}: what {vanhateren_address()} has under this name is no image")
+        raise UserError(f"{name}: what {address} has under this name is no image")
     return path
 
 
@@ -147,8 +152,8 @@ def read_file(path: Path) -> np.ndarray:
     """(H, W) float64: raw van Hateren data, or any TIFF or PNG, colours averaged."""
     if path.suffix.lower() not in RAW:
         image = read_image(path)
-        if image.missing is not None or not np.isfinite(image.pixels).all():
-            raise UserError(f"{path}: holds NaN or infinite values")
+        if image.missing is not None:
+            raise UserError(f"{path}: holds NaN values")
         return image.pixels.mean(-1)
     length, height, width = path.stat().st_size, *RAW_SHAPE
     if length != 2 * height * width:
@@ -173,10 +178,13 @@ def make_patches(sources: list[Source], options: NaturalConfig, n_patches: int, 
         pieces.append([cut(part, n, size, options.flat, rng) for part, n in zip(parts, n_here, strict=True)])
     train, test = (np.concatenate(arrays) for arrays in zip(*pieces, strict=True))
     np.random.default_rng(derive(options.seed, "order")).shuffle(train)
-    if not train.any():
-        raise UserError(f"dataset={options.name}: all patches are flat, so there is nothing to learn")
+    if (train == train[0]).all():
+        raise UserError(f"dataset={options.name}: all patches are alike, so there is nothing to learn")
+    made_of = hashlib.sha256(repr(options.retained).encode())
+    made_of.update(train.data)
+    made_of.update(test.data)
     whitening = fit_whitening(train, options.retained)
-    return Patches(in_parts(whitening.whiten, train), in_parts(whitening.whiten, test), whitening)
+    return Patches(in_parts(whitening.whiten, train), in_parts(whitening.whiten, test), whitening, made_of.hexdigest())
 
 
 def shares(total: int, n_parts: int) -> list[int]:
@@ -208,10 +216,13 @@ def cut(image: np.ndarray, n_patches: int, size: int, flat: float, rng: np.rando
     windows = sliding_window_view(image, (size, size))
     n_drawn = math.ceil(n_patches / (1 - flat))
     rows, columns = (rng.integers(0, n, n_drawn) for n in windows.shape[:2])
-    patches = windows[rows, columns].reshape(n_drawn, -1)
-    patches = patches - patches.mean(1, keepdims=True)
-    kept = np.argsort(-patches.var(1), kind="stable")[:n_patches]
-    return patches[np.sort(kept)].astype(np.float32)
+    if flat > 0:
+        parts = np.array_split(np.arange(n_drawn), math.ceil(n_drawn / ROWS))
+        variances = np.concatenate([windows[rows[part], columns[part]].var((1, 2)) for part in parts])
+        kept = np.sort(np.argsort(-variances, kind="stable")[:n_patches])
+        rows, columns = rows[kept], columns[kept]
+    patches = windows[rows, columns].reshape(n_patches, -1)
+    return (patches - patches.mean(1, keepdims=True)).astype(np.float32)
 
 
 def in_parts(change: Callable[[np.ndarray], np.ndarray], rows: np.ndarray) -> np.ndarray:
@@ -227,10 +238,10 @@ def read_cache(path: Path) -> Patches | None:
     try:
         with np.load(path, allow_pickle=False) as content:
             whitening = Whitening(*(content[name] for name in ("mean", "matrix", "inverse", "directions")))
-            return Patches(content["train"], content["test"], whitening)
+            return Patches(content["train"], content["test"], whitening, str(content["made_of"]))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+    except Exception as error:  # a damaged archive raises almost anything
         log.warning("%s: damaged (%s); it is made anew", path, type(error).__name__)
         return None
 
@@ -240,7 +251,7 @@ def write_cache(path: Path, patches: Patches) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_file(mine) as file:
-            np.savez(file, train=patches.train, test=patches.test, **vars(patches.whitening))
+            np.savez(file, train=patches.train, test=patches.test, made_of=patches.made_of, **vars(patches.whitening))
         os.replace(mine, path)
     except OSError as error:
         log.warning("%s: cannot be written (%s); the patches will be made anew the next time", path, error.strerror)
