@@ -129,10 +129,13 @@ def test_search_and_what_it_leaves(command, space):
 
 
 def test_hopeless_trials_are_given_up(command, tmp_path):
-    """Rates so small that nothing is learned are below the median of those that learn."""
-    (tmp_path / "space.yaml").write_text("lr.max: {choices: [0.1, 0.1001, 0.1002, 0.00010001]}\n")
+    """A rate so small that nothing is learned is below the median of those that learn."""
+    (tmp_path / "space.yaml").write_text("lr.max: {choices: [0.1, 0.1001, 0.1002, 0.1003, 0.00010001]}\n")
     overrides = [o for o in SMALL if not o.startswith("epochs")]
-    code, out = command("search", *overrides, "epochs=10", "space=space.yaml", "n_trials=12", "hydra.run.dir=found")
+    options = [*overrides, "epochs=10", "space=space.yaml", "hydra.run.dir=found"]
+    assert command("search", *options, "n_trials=6")[0] == 0
+    study_of("found").enqueue_trial({"lr.max": 0.00010001})
+    code, out = command("search", *options, "n_trials=7")
     assert code == 0, out
     given_up = [t for t in study_of("found").trials if t.user_attrs.get("ended") == "given up"]
     assert any(t.params["lr.max"] == 0.00010001 for t in given_up)

@@ -7,6 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from hydra import compose, initialize_config_dir
+
+from tvae.config import conf_dir, register
 
 SMALL = ["dataset=bars", "dataset.n_points=60", "states.n_states=16", "batch_size=16", "epochs=2"]
 
@@ -27,57 +30,57 @@ def _in_an_empty_folder(tmp_path, monkeypatch):
 
 def test_a_failed_job_does_not_stop_the_others_and_is_named_at_the_end():
     options = ["lr=constant", "lr.max=0.01,1e30,0.02", "epochs=30", "hydra.sweep.dir=out"]
-    found = sweep(*options, "hydra.sweep.subdir=rate=${lr.max}")
+    found = sweep(*options, "hydra.sweep.subdir=rate_${lr.max}")
     assert found.returncode == 1, found.stderr
-    assert statuses("out") == {"rate=0.01": "finished", "rate=1e+30": "failed", "rate=0.02": "finished"}
+    assert statuses("out") == {"rate_0.01": "finished", "rate_1e+30": "failed", "rate_0.02": "finished"}
     end = found.stderr.strip().splitlines()[-3:]
     assert end[0] == "jobs that failed:"
-    assert "out/rate=1e+30: the ELBO became" in end[1]
+    assert "out/rate_1e+30: the ELBO became" in end[1]
 
 
 def test_repetition_finishes_only_what_is_missing():
-    assert sweep("seed=0,1,2", "hydra.sweep.dir=out", "hydra.sweep.subdir=seed=${seed}").returncode == 0
+    assert sweep("seed=0,1,2", "hydra.sweep.dir=out", "hydra.sweep.subdir=seed_${seed}").returncode == 0
     before = {p: p.stat().st_mtime_ns for p in Path("out").glob("*/metrics.json")}
-    Path("out/seed=1/metrics.json").unlink()
-    again = sweep("seed=0,1,2", "hydra.sweep.dir=out", "hydra.sweep.subdir=seed=${seed}")
+    Path("out/seed_1/metrics.json").unlink()
+    again = sweep("seed=0,1,2", "hydra.sweep.dir=out", "hydra.sweep.subdir=seed_${seed}")
     assert again.returncode == 0
     assert again.stderr.count("is finished already") == 2
     after = {p: p.stat().st_mtime_ns for p in Path("out").glob("*/metrics.json")}
-    assert [p.parent.name for p in before if before[p] != after[p]] == ["seed=1"]
+    assert [p.parent.name for p in before if before[p] != after[p]] == ["seed_1"]
 
 
 def test_joblib_divides_the_cores():
     pytest.importorskip("hydra_plugins.hydra_joblib_launcher", reason="pip install 'tvae[joblib]'")
     options = ["seed=0,1", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "hydra.sweep.dir=out"]
-    found = sweep(*options, "hydra.sweep.subdir=seed=${seed}")
+    found = sweep(*options, "hydra.sweep.subdir=seed_${seed}")
     assert found.returncode == 0, found.stderr
-    assert statuses("out") == {"seed=0": "finished", "seed=1": "finished"}
+    assert statuses("out") == {"seed_0": "finished", "seed_1": "finished"}
     threads = max(1, (os.cpu_count() or 1) // 2)
-    assert f"threads: {threads}" in Path("out/seed=0/config.yaml").read_text()
+    assert f"threads: {threads}" in Path("out/seed_0/config.yaml").read_text()
 
 
 def test_submitit_runs_jobs_as_a_cluster_would():
     pytest.importorskip("hydra_plugins.hydra_submitit_launcher", reason="pip install 'tvae[slurm]'")
     options = ["seed=0,1", "hydra/launcher=submitit_local", "hydra.sweep.dir=out", "hydra.launcher.timeout_min=5"]
-    found = sweep(*options, "hydra.sweep.subdir=seed=${seed}")
+    found = sweep(*options, "hydra.sweep.subdir=seed_${seed}")
     assert found.returncode == 0, found.stderr
-    assert statuses("out") == {"seed=0": "finished", "seed=1": "finished"}
+    assert statuses("out") == {"seed_0": "finished", "seed_1": "finished"}
 
 
-@pytest.mark.parametrize("experiment", ["table1", "table1_quick", "table2", "table2_quick"])
-def test_tables_sweep_noise_and_seeds(experiment):
-    """What `make table1` would run, without running it."""
-    words = [
-        sys.executable,
-        "-m",
-        "tvae.train",
-        "-m",
-        f"experiment={experiment}",
-        "--cfg",
-        "hydra",
-        "-p",
-        "hydra.sweeper",
-    ]
-    found = subprocess.run(words, capture_output=True, text=True, timeout=60)
-    assert "corruption_seed: 0,1,2" in found.stdout, found.stderr
-    assert ("noise: 50" if experiment == "table2" else "noise: 15,25,50") in found.stdout
+@pytest.mark.parametrize(
+    ("experiment", "folder", "levels"),
+    [
+        ("table1", "outputs/table1/paper", "15,25,50"),
+        ("table1_quick", "outputs/table1/quick", "15,25,50"),
+        ("table2", "outputs/table2/paper", "50"),
+        ("table2_quick", "outputs/table2/quick", "15,25,50"),
+    ],
+)
+def test_tables_sweep_noise_and_seeds_into_their_own_folder(experiment, folder, levels):
+    register()
+    with initialize_config_dir(conf_dir(), version_base="1.3"):
+        cfg = compose("config", [f"experiment={experiment}", "noise=25", "corruption_seed=2"], return_hydra_config=True)
+    assert str(cfg.hydra.sweeper.params.noise) == levels
+    assert cfg.hydra.sweeper.params.corruption_seed == "0,1,2"
+    assert (cfg.hydra.sweep.dir, cfg.hydra.sweep.subdir) == (folder, "noise=25.0,seed=2")
+    assert cfg.seed == 2
