@@ -153,7 +153,7 @@ def test_the_flattest_are_left_out():
 def test_patches_are_balanced_over_images_mixed_and_white():
     """Each image has an intensity pattern of its own, by which its patches are told apart."""
     sources = [source(str(i), picture(i)) for i in range(3)]
-    options = NaturalConfig(name="vanhateren", patch_size=6, retained=0.99)
+    options = NaturalConfig(name="vanhateren", patch_size=6, retained=0.99, equalise=False)
     patches = make_patches(sources, options, 3001, 300)
     assert patches.train.shape == (3001, 36)
     assert patches.test.shape == (300, 36)
@@ -170,6 +170,22 @@ def test_patches_are_balanced_over_images_mixed_and_white():
     belongs = [cdist_min(unwhitened[:200], pieces(picture(i))) < 1e-3 for i in range(3)]
     assert np.sum(belongs, axis=0).tolist() == [1] * 200
     assert all(40 < b.sum() < 95 for b in belongs)  # mixed: 200 / 3 of each, within 4 standard deviations
+
+
+def test_equalised_patches_have_similar_contrast():
+    """One image of low and one of high contrast: x / sqrt(var + 0.1 mean var), before the whitening."""
+    sources = [source("a", 1000 + 0.2 * (picture(0) - 1000)), source("b", picture(1))]
+
+    def made(equalise):
+        options = NaturalConfig(name="vanhateren", patch_size=6, retained=1.0, equalise=equalise)
+        patches = make_patches(sources, options, 400, 40)
+        return [patches.whitening.colour(x) + patches.whitening.mean for x in (patches.train, patches.test)]
+
+    (train, test), (equal_train, equal_test) = made(False), made(True)
+    floor = 0.1 * train.var(1).mean()
+    assert np.allclose(equal_train, train / np.sqrt(train.var(1, keepdims=True) + floor), atol=1e-3)
+    assert np.allclose(equal_test, test / np.sqrt(test.var(1, keepdims=True) + floor), atol=1e-3)
+    assert equal_train.std(1).std() < 0.5 * train.std(1).std() / train.std(1).mean()
 
 
 def cdist_min(a, b):

@@ -61,6 +61,7 @@ class NaturalConfig(DatasetConfig):
     n_test: Optional[int] = option(None, "held-out patches, on which nothing is learned; null: n_patches / 10", ge=0)
     clamp: float = option(0.02, "share of an image's pixels, the brightest, that are clamped", ge=0, lt=1)
     flat: float = option(0.0, "share of the patches drawn, the flattest, that are left out", ge=0, le=0.9)
+    equalise: bool = option(True, "divide a patch by the root of its variance, plus a tenth of the mean one")
     retained: float = option(0.95, "share of the variance in the directions that are whitened fully", gt=0, le=1)
     seed: int = option(0, "of the positions; apart from the run's seed, so that runs see the same data", ge=0)
 

@@ -2,8 +2,10 @@
 
 Of each image the brightest pixels are clamped and intensities are divided by their mean, which takes the exposure out.
 Patches are cut at random positions, as many from each image; held-out ones lie in a strip at its right, which no other
-patch touches. Of each patch its mean is taken out (its contrast stays), and all are whitened alike (`tvae.whitening`,
-fitted to the patches that are trained on).
+patch touches. Of each patch its mean is taken out. With `equalise` its contrast is, too: it is divided by the square
+root of its variance plus a tenth of the mean variance. Latents are on or off and have no strength, so that otherwise a
+few patches of high contrast would take most of them. All patches are whitened alike (`tvae.whitening`, fitted to those
+that are trained on).
 
 Images are read one at a time. What is made is kept in the download cache, under a hash of all that went into it.
 """
@@ -180,6 +182,10 @@ def make_patches(sources: list[Source], options: NaturalConfig, n_patches: int, 
     np.random.default_rng(derive(options.seed, "order")).shuffle(train)
     if (train == train[0]).all():
         raise UserError(f"dataset={options.name}: all patches are alike, so there is nothing to learn")
+    if options.equalise:
+        floor = 0.1 * train.var(1).mean()
+        for patches in (train, test):
+            patches /= np.sqrt(patches.var(1, keepdims=True) + floor)
     made_of = hashlib.sha256(repr(options.retained).encode())
     made_of.update(train.data)
     made_of.update(test.data)
