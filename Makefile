@@ -26,7 +26,7 @@ demo: $(VENV)/.installed  ## denoise a picture and say where the figure is
 	@echo "see outputs/demo/figures/comparison.png: input, restored, uncertainty and difference"
 
 test: lint types  ## lint, types and the whole suite
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow" -n 2
 
 test-slow: $(VENV)/.installed-dev  ## reproductions on real work
 	$(BIN)/python -m pytest -m slow

@@ -39,12 +39,12 @@ def test_a_failed_job_does_not_stop_the_others_and_is_named_at_the_end():
 
 
 def test_repetition_finishes_only_what_is_missing():
-    assert sweep("seed=0,1,2", "hydra.sweep.dir=out", "hydra.sweep.subdir=seed_${seed}").returncode == 0
+    assert sweep("seed=0,1", "hydra.sweep.dir=out", "hydra.sweep.subdir=seed_${seed}").returncode == 0
     before = {p: p.stat().st_mtime_ns for p in Path("out").glob("*/metrics.json")}
     Path("out/seed_1/metrics.json").unlink()
-    again = sweep("seed=0,1,2", "hydra.sweep.dir=out", "hydra.sweep.subdir=seed_${seed}")
+    again = sweep("seed=0,1", "hydra.sweep.dir=out", "hydra.sweep.subdir=seed_${seed}")
     assert again.returncode == 0
-    assert again.stderr.count("is finished already") == 2
+    assert again.stderr.count("is finished already") == 1
     after = {p: p.stat().st_mtime_ns for p in Path("out").glob("*/metrics.json")}
     assert [p.parent.name for p in before if before[p] != after[p]] == ["seed_1"]
 
