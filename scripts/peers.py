@@ -45,7 +45,11 @@ class Peer(NamedTuple):
     restore: Callable[[np.ndarray, float], np.ndarray]  # (H, W) and the true noise level -> (H, W)
     needs: str
     how: str
-    package: str
+    packages: tuple[str, ...]
+
+    @property
+    def is_installed(self) -> bool:
+        return all(find_spec(package) is not None for package in self.packages)
 
 
 def non_local_means(noisy: np.ndarray, _: float) -> np.ndarray:
@@ -93,11 +97,11 @@ def dictionary(noisy: np.ndarray, _: float) -> np.ndarray:
 
 
 PEERS = (
-    Peer("non-local means", non_local_means, "nothing", "scikit-image, noise level estimated", "skimage"),
-    Peer("total variation", total_variation, "nothing", "scikit-image, noise level estimated", "skimage"),
-    Peer("wavelets", wavelets, "nothing", "scikit-image, BayesShrink", "skimage"),
-    Peer("dictionary (as KSVD)", dictionary, "nothing", "scikit-learn, noise level estimated", "sklearn"),
-    Peer("BM3D", bm3d, "the noise level", "package bm3d", "bm3d"),
+    Peer("non-local means", non_local_means, "nothing", "scikit-image, noise level estimated", ("pywt",)),
+    Peer("total variation", total_variation, "nothing", "scikit-image, noise level estimated", ("pywt",)),
+    Peer("wavelets", wavelets, "nothing", "scikit-image, BayesShrink", ("pywt",)),
+    Peer("dictionary (as KSVD)", dictionary, "nothing", "scikit-learn, noise level estimated", ("sklearn", "pywt")),
+    Peer("BM3D", bm3d, "the noise level", "package bm3d", ("bm3d",)),
 )
 
 
@@ -143,7 +147,7 @@ def measure(
         )  # fmt: skip
         return found
     for peer in PEERS:
-        if find_spec(peer.package) is not None:
+        if peer.is_installed:
             run(peer.name, peer.needs, peer.how, lambda peer=peer: peer.restore(corrupted[..., 0], noise))  # type: ignore[misc]
     return found
 
@@ -151,7 +155,7 @@ def measure(
 def main(folder: str = "outputs/peers") -> None:
     out = Path(folder)
     out.mkdir(parents=True, exist_ok=True)
-    absent = [peer.name for peer in PEERS if find_spec(peer.package) is None]
+    absent = [peer.name for peer in PEERS if not peer.is_installed]
     if absent:
         print(f"not installed, so left out: {', '.join(absent)}; pip install 'tvae[peers]'")
     for name, clean, corrupted, noise, missing in arrays():
