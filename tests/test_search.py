@@ -119,8 +119,8 @@ def test_search_and_what_it_leaves(command, space):
     assert code == 0, out
     assert json.loads(Path("again/metrics.json").read_text())["elbo"] == study.best_value
 
-    for n_trials in (6, 7):
-        code, out = command("search", *SMALL, space, f"n_trials={n_trials}", "hydra.run.dir=found")
+    for n_trials in (6, 7):  # also with an option of Hydra's own
+        code, out = command("search", "--config-dir", ".", *SMALL, space, f"n_trials={n_trials}", "hydra.run.dir=found")
         assert code == 0
         assert len(study_of("found").trials) == n_trials
     code, out = command("search", *SMALL, space, "seed=1", "hydra.run.dir=found")
@@ -238,7 +238,8 @@ def test_two_processes_share_a_search(tmp_path, space):
 
 def test_without_optuna(monkeypatch, capfd):
     monkeypatch.setitem(sys.modules, "optuna", None)
-    monkeypatch.delitem(sys.modules, "tvae.search")
+    for name in ("search", "study", "space"):
+        monkeypatch.delitem(sys.modules, f"tvae.{name}", raising=False)
     with pytest.raises(SystemExit, match="2"):
         import tvae.search  # noqa: F401
     assert "pip install 'tvae[search]'" in capfd.readouterr().err

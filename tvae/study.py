@@ -1,0 +1,232 @@
+"""A study: trials that vary some options, which of them comes next, how each went, and the best one as an experiment.
+
+Optuna's study is in SQLite in the search's directory, each trial in a run directory below it. Any number of processes
+work on it: who asks for a trial is alone while it does, and who trains holds the trial's run directory. A trial that is
+under way in a directory nobody holds was left over by a process that ended, and is gone on with.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import optuna
+from hydra import compose
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from matplotlib.figure import Figure
+from omegaconf import OmegaConf
+from optuna.trial import FrozenTrial, Trial, TrialState
+
+from tvae import app
+from tvae.check import resolve
+from tvae.checkpoint import DamagedCheckpoint, write_atomically
+from tvae.config import Config, UserError
+from tvae.figures import save_figure
+from tvae.fit import Epoch, TrainingFailed
+from tvae.rundir import FREE, Busy
+from tvae.space import Space
+from tvae.train import train
+
+log = logging.getLogger("tvae.search")
+
+ENDED = "ended"  # what is noted of trials that did not finish, and how
+STARTUP = 5  # trials drawn at random before the Gaussian process takes over, and before any is given up
+
+
+class Search:
+    """A study in `path`, whose trials differ from the `shared` overrides by what the space varies."""
+
+    def __init__(self, path: Path, objective: str, shared: list[str], space: Space):
+        self.path, self.objective, self.shared, self.space = path, objective, shared, space
+        if (path / "config.yaml").exists():
+            raise UserError(f"{path}: is the directory of a run; name another hydra.run.dir")
+        path.mkdir(parents=True, exist_ok=True)
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        with locked(path / "search.lock"):
+            self.study = optuna.create_study(
+                storage=f"sqlite:///{path / 'study.db'}",
+                study_name="tvae",
+                direction="maximize",
+                load_if_exists=True,
+                sampler=optuna.samplers.GPSampler(n_startup_trials=STARTUP, warn_independent_sampling=False),
+                pruner=optuna.pruners.MedianPruner(n_startup_trials=STARTUP),
+            )
+            self._check_owner()
+
+    def _check_owner(self) -> None:
+        """A directory belongs to one search: what it varies, what all its trials share, what it looks for."""
+        mine = {
+            "shared": sorted(word for word in self.shared if word.split("=")[0] not in FREE),
+            "objective": self.objective,
+            "space": {name: optuna.distributions.distribution_to_json(d) for name, d in sorted(self.space.items())},
+        }
+        theirs = self.study.user_attrs.get("search")
+        if theirs is None:
+            self.study.set_user_attr("search", mine)
+        elif theirs != mine:
+            differing = ", ".join(key for key in mine if mine[key] != theirs.get(key))
+            raise UserError(f"{self.path}: holds another search (other {differing}); name another hydra.run.dir")
+
+    def run(self, n_trials: int) -> None:
+        """Work until there are `n_trials`: on what was left over first, then on new ones."""
+        busy: set[int] = set()
+        while True:
+            with locked(self.path / "search.lock"):  # other processes ask as well
+                trial = self._left_over(busy) or self._new(n_trials)
+            if trial is None:
+                break
+            try:
+                self._run_trial(trial)
+            except Busy:
+                busy.add(trial.number)
+        finished = [t for t in self.study.trials if t.state == TrialState.COMPLETE and ENDED not in t.user_attrs]
+        if finished:
+            self._write(max(finished, key=value_of), finished)
+        elif not busy:
+            raise TrainingFailed(f"{self.path}: no trial has finished; see the lines above")
+
+    def _new(self, n_trials: int) -> Trial | None:
+        n_begun = sum(bool(trial.params) for trial in self.study.trials)
+        return self.study.ask(self.space) if n_begun < n_trials else None
+
+    def _left_over(self, busy: set[int]) -> Trial | None:
+        """A trial that was begun and not ended, unless it is known to be another process's."""
+        for frozen in self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+            trial = Trial(self.study, frozen._trial_id)
+            if not frozen.params:  # whoever asked for it, alone as we are here, ended before it was chosen
+                self.study.tell(trial, state=TrialState.FAIL)
+            elif frozen.number not in busy:
+                return trial
+        return None
+
+    def _run_trial(self, trial: Trial) -> None:
+        """Train, and tell the study how it went; an interruption leaves the trial to be gone on with.
+
+        The Gaussian process learns from completed trials alone, and would propose others again and again. So a trial
+        that was given up counts with the ELBO it had, one that failed with the lowest so far; both are marked. Another
+        process may be quicker with a trial that seemed left over, hence `skip_if_finished`.
+        """
+        values = [f"{name}={value}" for name, value in trial.params.items()]
+        log.info("trial %d: %s", trial.number, "  ".join(values))
+        last = None
+
+        def give_up(epoch: Epoch) -> bool:
+            nonlocal last
+            if self.objective == "psnr" or epoch.epoch % config.restore_every:
+                return False  # the ELBO does not rank models by PSNR
+            last = epoch.elbo if self.objective == "elbo" else epoch.elbo_test
+            assert last is not None
+            if self._has_ended(trial):
+                return True
+            trial.report(last, epoch.epoch)
+            return trial.should_prune()
+
+        try:
+            config = compose_trial([*self.shared, *values])
+            metrics = train(config, self.path / "trials" / f"{trial.number:04d}", give_up=give_up)
+        except app.GivenUp:
+            log.info("trial %d: given up", trial.number)
+            self._end(trial, last, "given up")
+        except Busy:
+            raise
+        except (TrainingFailed, DamagedCheckpoint, UserError, MemoryError, RuntimeError) as error:
+            log.warning("trial %d: %s", trial.number, str(error).partition("\n")[0] or type(error).__name__)
+            self._end(trial, min((t.value for t in self.study.trials if t.value is not None), default=None), "failed")
+        else:
+            self.study.tell(trial, metrics[self.objective], skip_if_finished=True)
+
+    def _has_ended(self, trial: Trial) -> bool:
+        return self.study.trials[trial.number].state.is_finished()
+
+    def _end(self, trial: Trial, value: float | None, how: str) -> None:
+        if not self._has_ended(trial):
+            trial.set_user_attr(ENDED, how)
+            self.study.tell(trial, value, state=TrialState.FAIL if value is None else None)
+
+    def _write(self, best: FrozenTrial, finished: list[FrozenTrial]) -> None:
+        """The best options as an experiment, and figures of how the search went."""
+        folder = self.path / "experiment"
+        folder.mkdir(exist_ok=True)
+        (self.path / "figures").mkdir(exist_ok=True)
+        title = f"{self.objective} {best.value:.6g}, trial {best.number} of {len(self.study.trials)}"
+        content = as_experiment(self.shared, best.params)
+        write_atomically(folder / "best.yaml", f"# @package _global_\n# {title}\n{content}".encode())
+        save_figure(self.path / "figures" / "history.png", draw_history(finished, self.objective))
+        save_figure(self.path / "figures" / "options.png", draw_options(finished, self.objective))
+        log.info("best: %s: %s", title, "  ".join(f"{name}={value}" for name, value in best.params.items()))
+        log.info("to run it: python -m tvae.train --config-dir %s experiment=best", self.path)
+
+
+def value_of(trial: FrozenTrial) -> float:
+    """Of a trial that has finished."""
+    assert trial.value is not None
+    return trial.value
+
+
+def compose_trial(overrides: list[str]) -> Config:
+    return resolve(compose("config", overrides))
+
+
+def as_experiment(shared: list[str], params: dict[str, Any]) -> str:
+    """Overrides and values as the YAML of an experiment: groups in its defaults, values below."""
+    values = OmegaConf.create()
+    base, groups = [], []
+    wanted = [word for word in shared if word.split("=")[0] not in FREE]
+    for override in OverridesParser.create().parse_overrides(wanted):
+        name, value = override.key_or_group, override.value()
+        if not GlobalHydra.instance().config_loader().get_group_options(name):
+            OmegaConf.update(values, name, value)
+        elif name == "experiment":
+            base.append(value)
+        else:
+            groups.append({f"override /{name}": value})
+    for name, value in params.items():
+        (parsed,) = OverridesParser.create().parse_overrides([f"{name}={value}"])
+        OmegaConf.update(values, name, parsed.value())
+    return OmegaConf.to_yaml(OmegaConf.create({"defaults": [*base, *groups, "_self_"]})) + OmegaConf.to_yaml(values)
+
+
+def draw_history(finished: list[FrozenTrial], objective: str) -> Figure:
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.add_subplot()
+    numbers, values = [trial.number for trial in finished], [value_of(trial) for trial in finished]
+    axes.plot(numbers, values, "o", label="trials that finished")
+    axes.step(numbers, [max(values[: i + 1]) for i in range(len(values))], where="post", label="best so far")
+    axes.set_xlabel("trial")
+    axes.set_ylabel(objective)
+    axes.legend()
+    return figure
+
+
+def draw_options(finished: list[FrozenTrial], objective: str) -> Figure:
+    """The objective against each option."""
+    names = list(finished[0].params)
+    figure = Figure(figsize=(3.2 * len(names), 3.4), layout="constrained")
+    for i, (axes, name) in enumerate(zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True)):
+        given = [trial.params[name] for trial in finished]
+        axes.plot(
+            given if isinstance(given[0], (int, float)) else list(map(str, given)), [value_of(t) for t in finished], "o"
+        )
+        if getattr(finished[0].distributions[name], "log", False):
+            axes.set_xscale("log")
+        axes.set_xlabel(name)
+        if i == 0:
+            axes.set_ylabel(objective)
+    return figure
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Within, no other process is in a block locked by the same file."""
+    try:
+        import fcntl
+    except ImportError:  # no such locks on Windows
+        yield
+        return
+    with open(path, "a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
