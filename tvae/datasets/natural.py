@@ -111,7 +111,7 @@ def embedded(options: NaturalConfig) -> list[Source]:
 
 
 def vanhateren(options: NaturalConfig, data_dir: str | None) -> list[Source]:
-    """The image files in `data_dir`/vanhateren, else those in the download cache; named ones are fetched."""
+    """The image files in `data_dir`/vanhateren, or those named; what is not there is fetched into the cache."""
     parent, cache = data_folder(data_dir), cache_dir() / "vanhateren"
     folder = parent and parent / "vanhateren"
     is_there = folder is not None and folder.is_dir()
