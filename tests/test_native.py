@@ -16,7 +16,7 @@ from tvae.decoder import ACTIVATIONS
 from tvae.evolution import SELECTIONS
 from tvae.inference import EStep, e_step
 from tvae.learning import decoder_loss, set_gradient, weighty_states
-from tvae.native import FirstLayer, multiply, multiply_transposed
+from tvae.native import FirstLayer, add_moments, multiply, multiply_transposed
 from tvae.states import codes, is_repeated, pack
 from tvae.streams import Stream
 
@@ -132,6 +132,22 @@ def test_products_with_packed_states(n_latents, n_columns):
     expected = torch.autograd.grad(z @ weight + bias, (weight, bias), grad)
     found = torch.autograd.grad(FirstLayer.apply(pack(z), weight, bias), (weight, bias), grad)
     torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("n_latents", [3, 64, 70])
+@pytest.mark.parametrize("by_kernel", [False, True])
+def test_moments_add_up_over_states_and_data_points(n_latents, by_kernel, monkeypatch):
+    if not by_kernel:
+        monkeypatch.setattr(native, "usable", lambda tensor: False)
+    rng = torch.Generator().manual_seed(0)
+    z = (torch.rand(50, n_latents, generator=rng) < 0.2).double()
+    weight = torch.rand(50, generator=rng, dtype=torch.float64)
+    point = torch.randint(7, (50,), generator=rng)
+    y = torch.cat([z, torch.ones(50, 1, dtype=torch.float64)], 1)
+    gram = torch.full((n_latents + 1, n_latents + 1), 3.0, dtype=torch.float64)
+    mean = add_moments(gram, pack(z), weight, point, 7)
+    torch.testing.assert_close(gram, 3 + y.T @ torch.diag(weight) @ y)
+    torch.testing.assert_close(mean, torch.nn.functional.one_hot(point, 7).T.double() @ (weight[:, None] * y))
 
 
 @pytest.mark.parametrize("hidden", [[], [37], [9, 70, 12]])

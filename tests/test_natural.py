@@ -13,7 +13,7 @@ from tests.conftest import small_config
 from tvae import datasets
 from tvae.config import ModelConfig, NaturalConfig, UserError
 from tvae.datasets import natural
-from tvae.datasets.natural import Source, cut, make_patches, prepare, read_file, shares, split
+from tvae.datasets.natural import Source, columns, cut, make_patches, prepare, read_file, shares
 from tvae.fit import Fit, TrainingFailed, make_fit
 from tvae.images import write_image, write_tiff
 from tvae.initialise import load_model
@@ -123,18 +123,21 @@ def test_shares_are_even():
     assert shares(2, 3) == [1, 1, 0]
 
 
-def test_held_out_strip_shares_no_pixel_with_the_rest():
-    image = np.arange(40.0 * 50).reshape(40, 50)
-    left, right = split(image, 8, True, "a")
-    assert not set(left.flat) & set(right.flat)
-    assert left.shape[1] + right.shape[1] == 50
-    assert right.shape[1] == 10
-    assert split(image, 8, False, "a")[0].shape == image.shape
+@pytest.mark.parametrize(
+    ("width", "size", "n_strips"), [(1536, 16, 5), (512, 16, 3), (90, 6, 1), (50, 8, 1), (32, 16, 1)]
+)
+def test_held_out_strips_share_no_column_with_the_rest(width, size, n_strips):
+    train, test = ({c for first in firsts for c in range(first, first + size)} for firsts in columns(width, size, True))
+    assert not train & test
+    assert train | test == set(range(width))
+    assert len(test) == pytest.approx(max(size, 0.2 * width), abs=n_strips)
+    assert sum(c + 1 not in test for c in test) == n_strips
+    assert columns(width, size, False)[0].tolist() == list(range(width - size + 1))
 
 
 def test_patches_are_pieces_of_the_image_without_their_means():
     image = np.random.default_rng(0).normal(size=(12, 15))
-    patches = cut(image, 400, 4, 0.0, np.random.default_rng(1))
+    patches = cut(image, np.arange(12), 400, 4, 0.0, np.random.default_rng(1))
     pieces = np.stack([image[r : r + 4, c : c + 4].ravel() for r in range(9) for c in range(12)])
     distance = np.abs(patches[:, None] - (pieces - pieces.mean(1, keepdims=True))).max(-1)  # (400, 108)
     assert distance.min(1).max() < 1e-6
@@ -144,9 +147,9 @@ def test_patches_are_pieces_of_the_image_without_their_means():
 def test_the_flattest_are_left_out():
     image = np.zeros((20, 40))
     image[:, 20:] = np.random.default_rng(0).normal(size=(20, 20))
-    patches = cut(image, 50, 4, 0.6, np.random.default_rng(1))
+    patches = cut(image, np.arange(37), 50, 4, 0.6, np.random.default_rng(1))
     assert patches.shape == (50, 16)
-    everything = cut(image, 125, 4, 0.0, np.random.default_rng(1))  # the same draws, none left out
+    everything = cut(image, np.arange(37), 125, 4, 0.0, np.random.default_rng(1))  # the same draws, none left out
     assert np.allclose(np.sort(patches.var(1)), np.sort(everything.var(1))[-50:])
 
 

@@ -100,9 +100,9 @@ class Fit:
     @property
     def is_native(self) -> bool:
         """Whether the kernel does all that is worth more than one thread."""
-        model, imputes = self.config.model, self.config.model.impute and self.observed is not None
+        model = self.config.model
         by_kernel = supports(self.config.ea, self.data) and has_gradient(self.model.decoder, self.data)
-        return by_kernel and model.solver == "adam" and not imputes
+        return by_kernel and (self.observed is None or (model.solver == "adam" and not model.impute))
 
     def epochs(self, stop: Callable[[], bool] = lambda: False) -> Iterator[Epoch]:
         """Train up to `n_epochs`; `stop` is asked before each batch, and ends the training early."""

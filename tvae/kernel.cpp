@@ -659,6 +659,26 @@ void multiply_transposed(Phases &phases, const uint8_t *packed, const T *grad, i
   });
 }
 
+// gram (H+1, H+1) += sum_r weight_r y_r y_r^T, mean (B, H+1) += weight_r y_r in the row of r's data point: y_r is the
+// state z_r with a one behind it. On one thread: the ones of a state are few, and so the sums are in the order of r.
+template <class T>
+void add_moments(const uint8_t *packed, const T *weight, const int64_t *point, double *gram, T *mean, int64_t n_rows,
+                 int64_t n_latents) {
+  const int64_t n_bytes = (n_latents + 7) / 8, size = n_latents + 1;
+  std::vector<int32_t> ones(8 * n_bytes + 1);
+  for (int64_t r = 0; r < n_rows; ++r) {
+    int64_t n_ones = list_ones(packed + r * n_bytes, n_bytes, ones.data());
+    ones[n_ones++] = n_latents;
+    const T factor = weight[r];
+    T *of_point = mean + point[r] * size;
+    for (int64_t i = 0; i < n_ones; ++i) {
+      of_point[ones[i]] += factor;
+      double *row = gram + ones[i] * size;
+      for (int64_t j = 0; j < n_ones; ++j) row[ones[j]] += factor;
+    }
+  }
+}
+
 // ---- the gradient of the decoder's loss, for ReLU: what is not zero is what has a derivative
 
 struct GradientTask {  // the same fields as native.py's GradientTask
@@ -838,6 +858,10 @@ void adam_double(const AdamTask *task) { run_adam<double>(*task); }
     Phases phases;                                                                                                     \
     multiply_transposed(phases, packed, grad, n_columns, out, n_rows, n_latents, n_columns, n_threads);                \
     phases.run(n_threads);                                                                                             \
+  }                                                                                                                    \
+  void add_moments_##T(const uint8_t *packed, const T *weight, const int64_t *point, double *gram, T *mean,            \
+                       int64_t n_rows, int64_t n_latents) {                                                            \
+    add_moments(packed, weight, point, gram, mean, n_rows, n_latents);                                                 \
   }
 PRODUCTS(float)
 PRODUCTS(double)

@@ -19,8 +19,7 @@ from tvae.config import LrConfig
 from tvae.decoder import Decoder
 from tvae.inference import EStep
 from tvae.model import PI_MIN, SIGMA2_MIN, Model, squared_error
-from tvae.native import FirstLayer, gradient, has_gradient, multiply_transposed
-from tvae.states import unpack
+from tvae.native import FirstLayer, add_moments, gradient, has_gradient, multiply_transposed, with_bias
 
 
 class Rows(NamedTuple):
@@ -114,18 +113,18 @@ class Totals:
             self._add_normal_equations(x, rows, observed)
 
     def _add_normal_equations(self, x: Tensor, rows: Rows, observed: Tensor | None) -> None:
-        z = unpack(rows.packed, len(self.sums["active"]), x.dtype)
-        z = torch.cat([z, torch.ones_like(z[:, :1])], 1)  # the bias is a latent that is always on
-        weighted = z * rows.weight[:, None]
+        sums = self.sums
         if observed is None:
-            self.sums["gram"] += weighted.T @ z
+            mean = add_moments(sums["gram"][0], rows.packed, rows.weight, rows.point, len(x))
         else:
             x = x * observed
-            of_output = observed[rows.point].T.to(z.dtype)  # (D, R)
-            self.sums["gram"] += (of_output[:, None] * weighted.T) @ z  # (D, H+1, R) @ (R, H+1)
-        mean = torch.zeros(len(x), z.shape[1], dtype=z.dtype, device=z.device).index_add_(0, rows.point, weighted)
-        self.sums["cross"] += mean.T @ x
-        self.sums["square"] += x.square().sum(0)
+            y = with_bias(rows.packed, len(sums["active"]), x.dtype)
+            weighted = y * rows.weight[:, None]
+            of_output = observed[rows.point].T.to(y.dtype)  # (D, R)
+            sums["gram"] += (of_output[:, None] * weighted.T) @ y  # (D, H+1, R) @ (R, H+1)
+            mean = y.new_zeros(len(x), y.shape[1]).index_add_(0, rows.point, weighted)
+        sums["cross"] += mean.T @ x
+        sums["square"] += x.square().sum(0)
 
 
 @torch.no_grad()

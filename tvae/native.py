@@ -234,6 +234,31 @@ def multiply_transposed(packed: Tensor, grad: Tensor, n_latents: int) -> Tensor:
     return out
 
 
+def add_moments(gram: Tensor, packed: Tensor, weight: Tensor, point: Tensor, n_points: int) -> Tensor:
+    """Add sum_r weight_r y_r y_r^T to gram (H+1, H+1), y_r being the state z_r with a one behind it: the bias's latent.
+
+    packed (R, ceil(H/8)), weight (R,), point (R,). Returns (B, H+1): the mean of y for each data point.
+    """
+    size = len(gram)
+    mean = weight.new_zeros(n_points, size)
+    if usable(weight) and gram.dtype == torch.float64:
+        inputs = (packed.contiguous(), weight.contiguous(), point.contiguous())
+        sizes = (len(packed), size - 1)
+        kernel("add_moments", mean.dtype)(
+            *(c_void_p(t.data_ptr()) for t in (*inputs, gram, mean)), *map(c_int64, sizes)
+        )
+        return mean
+    y = with_bias(packed, size - 1, weight.dtype)
+    weighted = y * weight[:, None]
+    gram += weighted.T @ y
+    return mean.index_add_(0, point, weighted)
+
+
+def with_bias(packed: Tensor, n_latents: int, dtype: torch.dtype) -> Tensor:
+    """(R, H+1): the states, and a last latent that is always on."""
+    return torch.nn.functional.pad(unpack(packed, n_latents, dtype), (0, 1), value=1.0)
+
+
 class FirstLayer(torch.autograd.Function):
     """`multiply` with gradients for weight and bias: the first layer of the decoder on packed states."""
 

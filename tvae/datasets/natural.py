@@ -1,7 +1,7 @@
 """Whitened patches of natural images: van Hateren's, or the pictures that come with scikit-image.
 
 Of each image the brightest pixels are clamped and intensities are divided by their mean, which takes the exposure out.
-Patches are cut at random positions, as many from each image; held-out ones lie in a strip at its right, which no other
+Patches are cut at random positions, as many from each image; held-out ones lie in strips over the image, which no other
 patch touches. Of each patch its mean is taken out. With `equalise` its contrast is, too: it is divided by the square
 root of its variance plus a tenth of the mean variance. Latents are on or off and have no strength, so that otherwise a
 few patches of high contrast would take most of them. All patches are whitened alike (`tvae.whitening`, fitted to those
@@ -39,8 +39,8 @@ log = logging.getLogger(__name__)
 
 RAW_SHAPE = (1024, 1536)  # of a van Hateren file: 16-bit unsigned, big-endian, row by row
 RAW, ENDINGS = (".iml", ".imc"), (".iml", ".imc", ".tif", ".tiff", ".png")
-HELD_OUT = 0.2  # of an image's width
-CACHE_FORMAT = 1
+HELD_OUT, N_STRIPS = 0.2, 5  # of an image's width; so many strips, where they are wide enough
+CACHE_FORMAT = 2
 EMBEDDED = ("astronaut", "camera", "chelsea", "coffee", "grass", "gravel", "rocket")
 DOWNLOADED = tuple(f"imk{number:05d}.iml" for number in range(1, 11))
 KNOWN_SHA256 = {
@@ -175,9 +175,14 @@ def make_patches(sources: list[Source], options: NaturalConfig, n_patches: int, 
     pieces = []  # of each image: to train on, and held out
     n_of_each = zip(shares(n_patches, len(sources)), shares(n_test, len(sources)), strict=True)
     for i, (source, n_here) in enumerate(zip(sources, n_of_each, strict=True)):
-        parts = split(prepare(source.read(), options.clamp), size, n_test > 0, source.name)
+        image = prepare(source.read(), options.clamp)
+        height, width = image.shape
+        places = columns(width, size, n_test > 0)
+        if height < size or not len(places[0]):
+            held_out = " and as many held-out columns" if n_test else ""
+            raise UserError(f"{source.name}: {width}x{height} pixels do not hold a patch of {size}x{size}{held_out}")
         rng = np.random.default_rng(derive(options.seed, "patches", i))
-        pieces.append([cut(part, n, size, options.flat, rng) for part, n in zip(parts, n_here, strict=True)])
+        pieces.append([cut(image, c, n, size, options.flat, rng) for c, n in zip(places, n_here, strict=True)])
     train, test = (np.concatenate(arrays) for arrays in zip(*pieces, strict=True))
     np.random.default_rng(derive(options.seed, "order")).shuffle(train)
     if (train == train[0]).all():
@@ -205,29 +210,37 @@ def prepare(image: np.ndarray, clamp: float) -> np.ndarray:
     return image / mean if mean > 0 else image
 
 
-def split(image: np.ndarray, size: int, is_split: bool, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """The part to train on and the strip that is held out, which share no pixel."""
-    height, width = image.shape
-    n_columns = max(size, round(HELD_OUT * width)) if is_split else 0
-    if height < size or width - n_columns < size:
-        held_out = " and as many held-out columns" if is_split else ""
-        raise UserError(f"{name}: {width}x{height} pixels do not hold a patch of {size}x{size}{held_out}")
-    return image[:, : width - n_columns], image[:, width - n_columns :]
+def columns(width: int, size: int, is_split: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Where patches can begin that are trained on, and those that are held out; they share no column of the image."""
+    is_held_out = np.zeros(width, dtype=bool)
+    n_strips = int(np.clip(HELD_OUT * width / (2 * size), 1, N_STRIPS)) if is_split else 0
+    for k in range(n_strips):
+        end = (k + 1) * width // n_strips
+        is_held_out[max(0, end - max(size, round(HELD_OUT * width / n_strips))) : end] = True
+    if width < size:
+        return np.empty(0, dtype=int), np.empty(0, dtype=int)
+    windows = sliding_window_view(is_held_out, size)
+    return np.flatnonzero(~windows.any(1)), np.flatnonzero(windows.all(1))
 
 
-def cut(image: np.ndarray, n_patches: int, size: int, flat: float, rng: np.random.Generator) -> np.ndarray:
-    """(n_patches, size * size) float32: patches at random positions, without their means and without the flattest."""
+def cut(
+    image: np.ndarray, places: np.ndarray, n_patches: int, size: int, flat: float, rng: np.random.Generator
+) -> np.ndarray:
+    """(n_patches, size * size) float32: patches that begin in one of the columns `places`, in any row.
+
+    They come without their means and without the flattest.
+    """
     if n_patches == 0:
         return np.empty((0, size**2), dtype=np.float32)
     windows = sliding_window_view(image, (size, size))
     n_drawn = math.ceil(n_patches / (1 - flat))
-    rows, columns = (rng.integers(0, n, n_drawn) for n in windows.shape[:2])
+    tops, lefts = rng.integers(0, len(windows), n_drawn), rng.choice(places, n_drawn)
     if flat > 0:
         parts = np.array_split(np.arange(n_drawn), math.ceil(n_drawn / ROWS))
-        variances = np.concatenate([windows[rows[part], columns[part]].var((1, 2)) for part in parts])
+        variances = np.concatenate([windows[tops[part], lefts[part]].var((1, 2)) for part in parts])
         kept = np.sort(np.argsort(-variances, kind="stable")[:n_patches])
-        rows, columns = rows[kept], columns[kept]
-    patches = windows[rows, columns].reshape(n_patches, -1)
+        tops, lefts = tops[kept], lefts[kept]
+    patches = windows[tops, lefts].reshape(n_patches, -1)
     return (patches - patches.mean(1, keepdims=True)).astype(np.float32)
 
 
