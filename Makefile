@@ -5,7 +5,8 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow lint types bars natural natural-h table1 table2 table-n2v inpainting peers report bench clean
+.PHONY: help demo test test-slow lint types bars natural natural-h table1 table2 table-n2v inpainting peers runtime paper report bench chaos \
+	scaling clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -92,8 +93,19 @@ $(VENV)/.installed-peers: $(VENV)/.installed
 	$(INSTALL) --editable '.[peers]'
 	@touch $@
 
+runtime: $(VENV)/.installed  ## seconds per epoch against |Phi|, H, N and D
+	$(BIN)/python -m scripts.runtime
+
+paper: bars natural natural-h table1 table2 table-n2v inpainting runtime report  ## all of the above, and the report
+
 report: $(VENV)/.installed  ## one HTML page of all results found in outputs
 	$(BIN)/python -m scripts.report
+
+chaos: $(VENV)/.installed  ## kill a run 100 times and compare its end with an undisturbed one; CHAOS="--ranks 2"
+	$(BIN)/python -m scripts.chaos $(CHAOS)
+
+scaling: $(VENV)/.installed  ## two processes against one; writes outputs/scaling
+	$(BIN)/python -m scripts.scaling
 
 bench: $(VENV)/.installed  ## seconds per epoch, memory and scaling; writes outputs/bench
 	$(BIN)/python scripts/bench.py

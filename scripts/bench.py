@@ -16,8 +16,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
-import platform
 import resource
 import subprocess
 import sys
@@ -32,16 +30,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 
-import tvae
 from tvae import fit as fit_module
-from tvae import native
 from tvae.checkpoint import write_atomically
 from tvae.config import Config, EaConfig, ImageConfig, LrConfig, ModelConfig, StatesConfig, UserError
 from tvae.datasets import Dataset, images
+from tvae.device import machine
 from tvae.evolution import draw_flips, flip, select_parents
-from tvae.figures import save_figure
 from tvae.fit import Fit
 from tvae.states import codes, keep_best, pack, unpack
 from tvae.streams import Stream
@@ -55,13 +50,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 SETTINGS["table 2, states in a file"] = {**SETTINGS["table 2"], "memmap": True}
-BASE: dict[str, Any] = {**SETTINGS["table 1"], "states": 64, "ea": (5, 4, 1)}
-SWEEPS: dict[str, list[dict[str, Any]]] = {
-    "N": [{"points": n} for n in (2000, 4000, 8000, 16000)],
-    "D": [{"patch": p} for p in (6, 8, 12, 16)],
-    "H": [{"latents": h} for h in (64, 128, 256, 512)],
-    "S": [{"states": s} for s in (32, 64, 128, 256)],
-}
 AUTHORS = {"table 1": 114.0, "table 2": 120.0}  # seconds an epoch of the authors' code on two cores
 BATCH = 32
 
@@ -219,38 +207,6 @@ def measure_in_process(name: str, options: list[str]) -> dict[str, Any]:
     return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()[-1])
 
 
-def sweep(n_points: int, n_repeats: int) -> dict[str, Any]:
-    """Seconds per epoch over N, D, H and S, one varied at a time, and the exponent of a power law through them."""
-    found = {}
-    for name, changes in SWEEPS.items():
-        values, seconds = [], []
-        for change in changes:
-            setting = {"points": n_points, **BASE, **change}
-            timing = measure(setting, 10**9, 2, n_repeats, with_dense=False)
-            (value,) = change.values()
-            values.append(value**2 if name == "D" else value)
-            seconds.append(timing["seconds_per_epoch"])
-        exponent = float(np.polyfit(np.log(values), np.log(seconds), 1)[0])
-        found[name] = {"values": values, "seconds": seconds, "exponent": exponent}
-        print(f"{name}: seconds {[round(s, 3) for s in seconds]} at {values}, exponent {exponent:.2f}", flush=True)
-    return found
-
-
-def draw_sweep(found: dict[str, Any]) -> Figure:
-    figure = Figure(figsize=(13, 3.4), layout="constrained")
-    for axes, (name, line) in zip(figure.subplots(1, 4), found.items(), strict=True):
-        axes.loglog(line["values"], line["seconds"], "o-")
-        first = line["seconds"][0]
-        axes.loglog(line["values"], [first * v / line["values"][0] for v in line["values"]], "k:", label="linear")
-        axes.set_xticks(line["values"], line["values"])
-        axes.minorticks_off()
-        axes.set_xlabel(name)
-        axes.set_title(f"exponent {line['exponent']:.2f}")
-        axes.legend()
-    figure.supylabel("seconds per epoch")
-    return figure
-
-
 def table(found: dict[str, Any]) -> str:
     columns = ["setting", "patches (visited)", "s per epoch (min..max)", "authors' code", "dense", "states/s"]
     columns += ["GFLOP/s (GEMM peak)", "memory", "where the time goes"]
@@ -276,22 +232,6 @@ def table(found: dict[str, Any]) -> str:
     return "\n".join(rows) + "\n"
 
 
-def hardware() -> dict[str, Any]:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
-    except OSError:
-        names = [platform.processor()]
-    return {
-        "processor": names[0],
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
-        "tvae": tvae.__version__,
-        "native": native.available(),
-    }
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a smaller subset and fewer repetitions")
@@ -303,14 +243,12 @@ def main() -> None:
         print(json.dumps(measure(SETTINGS[options.one], n_points, n_warm, n_repeats, with_dense=True)))
         return
     options.out.mkdir(parents=True, exist_ok=True)
-    found: dict[str, Any] = {"hardware": hardware(), "settings": {}}
+    found: dict[str, Any] = {"machine": machine(), "settings": {}}
     for name in SETTINGS:
         found["settings"][name] = measure_in_process(name, ["--quick"] if options.quick else [])
         print(f"{name}: {found['settings'][name]['seconds_per_epoch']:.2f} s per epoch", flush=True)
-    found["sweeps"] = sweep(1000 if options.quick else 4000, n_repeats)
     write_atomically(options.out / "bench.json", (json.dumps(found, indent=2) + "\n").encode())
     write_atomically(options.out / "bench.md", table(found).encode())
-    save_figure(options.out / "scaling.png", draw_sweep(found["sweeps"]))
     print(table(found) + f"written to {options.out}")
 
 

@@ -10,19 +10,15 @@ from __future__ import annotations
 import base64
 import html
 import io
-import os
-import platform
-import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from PIL import Image
 
-import tvae
 from scripts import tables
 from tvae.checkpoint import write_atomically
 from tvae.rundir import read_metrics
@@ -32,6 +28,7 @@ FIGURES = {  # of the experiments that draw their own
     "bars": "Bars (Appendix B)",
     "natural": "Natural image patches",
     "bench": "Speed",
+    "runtime": "Growth of the time",
 }
 WIDTH_MAX = 1200  # pixels of an image in the page
 
@@ -48,8 +45,7 @@ tr.cited { opacity: 0.8; font-style: italic; }
 figure { margin: 0; }
 img { width: 100%; height: auto; display: block; }
 figcaption { font-size: 0.85rem; }
-dl { display: grid; grid-template-columns: max-content 1fr; gap: 0 1rem; font-size: 0.9rem; }
-dd { margin: 0; overflow-wrap: anywhere; }
+li { font-size: 0.9rem; overflow-wrap: anywhere; }
 """
 
 
@@ -108,33 +104,14 @@ def restored(path: Path, metrics: dict[str, Any], outputs: Path) -> str:
     return f'<h3>{title}</h3>\n<p>{facts}</p>\n<div class="grid">{"".join(parts)}</div>'
 
 
-def made_with() -> dict[str, str]:
-    try:
-        revision = subprocess.run(
-            ["git", "describe", "--always", "--dirty"],
-            cwd=Path(__file__).parent,
-            capture_output=True,
-            text=True,
-            timeout=10,
-        ).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        revision = ""
-    return {
-        "made": time.strftime("%Y-%m-%d %H:%M %Z"),
-        "tvae": tvae.__version__ + (f", revision {revision}" if revision else ""),
-        "torch, numpy, Python": f"{torch.__version__}, {np.__version__}, {platform.python_version()}",
-        "processor": f"{processor()}, {os.cpu_count()} cores",
-        "accelerator": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
-        "system": platform.platform(terse=True),
-    }
-
-
-def processor() -> str:
-    """The processor's name as the system tells it."""
-    information = Path("/proc/cpuinfo")
-    lines = information.read_text().splitlines() if information.is_file() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
+def made_with(outputs: Path) -> list[str]:
+    """The machines and versions of all runs, the most frequent first, with how many runs each has."""
+    found = Counter(
+        "; ".join(f"{name} {value}" for name, value in metrics["machine"].items())
+        for _, metrics in runs_below(outputs)
+        if "machine" in metrics
+    )
+    return [f"{count} runs: {text}" for text, count in found.most_common()]
 
 
 def build(outputs: Path) -> str:
@@ -164,14 +141,14 @@ def build(outputs: Path) -> str:
         sections.append(("Other restored images", "".join(restored(*run, outputs) for run in others)))
     if not sections:
         sys.exit(f"{outputs}: no results there; `make table1` or any other experiment makes some")
-    facts = "".join(f"<dt>{html.escape(k)}</dt><dd>{html.escape(v)}</dd>" for k, v in made_with().items())
+    machines = "".join(f"<li>{html.escape(text)}</li>" for text in made_with(outputs))
     body = "".join(f"<h2>{html.escape(title)}</h2>\n{content}\n" for title, content in sections)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>tvae: results</title>\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<style>{STYLE}</style></head>\n<body><h1>tvae: results</h1>\n<dl>{facts}</dl>\n"
-        "<p>Green rows were measured by this program or on the same arrays; rows in italics are cited. Hardware and "
-        "versions are those of the machine that made this page.</p>\n"
+        f"<style>{STYLE}</style></head>\n<body><h1>tvae: results</h1>\n"
+        f"<p>Made {time.strftime('%Y-%m-%d %H:%M %Z')} from runs on:</p>\n<ul>{machines}</ul>\n"
+        "<p>Green rows were measured by this program or on the same arrays; rows in italics are cited.</p>\n"
         f"{body}</body></html>\n"
     )
 

@@ -1,13 +1,14 @@
 import logging
 import os
 import pickle
+import resource
 import zipfile
 
 import pytest
 import torch
 
 from tvae import checkpoint
-from tvae.checkpoint import DamagedCheckpoint
+from tvae.checkpoint import DamagedCheckpoint, DiskFull, copy_rows, shape_of
 
 
 def content(value=1.0):
@@ -20,7 +21,7 @@ def equal(a, b):
 
 def test_there_and_back(tmp_path):
     checkpoint.save(tmp_path, content())
-    assert equal(checkpoint.load_newest(tmp_path), content())
+    assert equal(checkpoint.load_newest(tmp_path).content, content())
     assert checkpoint.load_newest(tmp_path / "elsewhere") is None
 
 
@@ -62,7 +63,7 @@ def test_the_previous_one_stands_in_for_a_damaged_one(tmp_path, caplog):
     path.write_bytes(path.read_bytes()[:-200])
     logging.getLogger("tvae").propagate = True
     with caplog.at_level("WARNING"):
-        assert equal(checkpoint.load_newest(tmp_path), content(1))
+        assert equal(checkpoint.load_newest(tmp_path).content, content(1))
     assert str(path) in caplog.text
     (tmp_path / checkpoint.PREVIOUS).write_bytes(b"")
     with pytest.raises(DamagedCheckpoint, match="restart=true"):
@@ -84,7 +85,74 @@ def test_pickled_code_is_not_run(tmp_path):
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
     checkpoint.save(tmp_path, content(1))
     monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(DiskFull, match="No space"):
         checkpoint.save(tmp_path, content(2))
-    assert equal(checkpoint.load_newest(tmp_path), content(1))
+    assert equal(checkpoint.load_newest(tmp_path).content, content(1))
     assert [p.name for p in tmp_path.iterdir()] == [checkpoint.NAME]
+
+
+def rows(first, n):
+    return torch.arange(first, first + n)[:, None].expand(n, 3).to(torch.uint8).contiguous()
+
+
+def test_rows_of_many_parts_are_read_from_anywhere(tmp_path, monkeypatch):
+    """Also those of slices, of which torch would write everything they are slices of."""
+    everything = rows(0, 20)
+    for held in (0, 1 << 20):
+        monkeypatch.setattr(checkpoint, "HELD_BYTES", held)
+        parts = [{"test_states": rows(100, 4)}, *({"states": part} for part in everything.split(6))]
+        checkpoint.save(tmp_path, content(), parts)
+        assert len(list(tmp_path.glob(checkpoint.PARTS))) == 5  # of this one, then of the previous one
+        saved = checkpoint.load_newest(tmp_path)
+        assert shape_of(saved.parts, "states") == (20, 3)
+        assert shape_of(saved.parts, "test_states") == (4, 3)
+        assert shape_of(saved.parts, "others") == ()
+        for first, n in ((0, 20), (0, 3), (5, 2), (7, 12), (19, 1), (3, 0)):
+            out = torch.zeros(n, 3, dtype=torch.uint8)
+            copy_rows(saved.parts, "states", out, first)
+            assert torch.equal(out, everything[first : first + n])
+
+
+def test_files_of_parts_go_with_their_checkpoint(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint, "HELD_BYTES", 0)
+    (tmp_path / ".checkpoint.part-0123.pt.partial").write_bytes(b"left by a process that was killed")
+    files = []
+    for value in range(4):
+        checkpoint.save(tmp_path, content(value), [{"states": rows(value, 5)}, {"states": rows(value + 5, 5)}])
+        files.append(set(tmp_path.glob(checkpoint.PARTS)))
+    assert [len(found) for found in files] == [2, 4, 4, 4]  # of the newest and of the previous one
+    assert not files[0] & files[2]
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_damaged_part_makes_its_checkpoint_damaged(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(checkpoint, "HELD_BYTES", 0)
+    for value in (1, 2):
+        before = set(tmp_path.glob(checkpoint.PARTS))
+        checkpoint.save(tmp_path, content(value), [{"states": rows(value, 5)}, {"states": rows(value, 5)}])
+    new = sorted(set(tmp_path.glob(checkpoint.PARTS)) - before)
+    good = new[0].read_bytes()
+    old = next(iter(before)).read_bytes()  # whole, and of another checkpoint
+    for bad in (good[:-70] + b"x" + good[-69:], good[:50], old, None):
+        new[0].unlink(missing_ok=True)
+        if bad is not None:
+            new[0].write_bytes(bad)
+        assert equal(checkpoint.load_newest(tmp_path).content, content(1))
+    new[0].write_bytes(good)
+    assert equal(checkpoint.load_newest(tmp_path).content, content(2))
+
+
+def test_no_room_for_a_part(tmp_path, monkeypatch):
+    """The limit is one that the system sets: the write itself fails."""
+    monkeypatch.setattr(checkpoint, "HELD_BYTES", 0)
+    checkpoint.save(tmp_path, content(1), [{"states": rows(0, 5)}])
+    before = sorted(p.name for p in tmp_path.iterdir())
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+    try:
+        with pytest.raises(DiskFull, match="File too large"):
+            checkpoint.save(tmp_path, content(2), [{"states": rows(0, 5)}, {"states": rows(0, 50_000)}])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert sorted(p.name for p in tmp_path.iterdir()) == before
+    assert equal(checkpoint.load_newest(tmp_path).content, content(1))

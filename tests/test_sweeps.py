@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -28,10 +29,14 @@ def _in_an_empty_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def test_a_failed_job_does_not_stop_the_others_and_is_named_at_the_end():
+@pytest.mark.parametrize("launcher", ["basic", "joblib", "submitit_local"])
+def test_a_failed_job_does_not_stop_the_others_and_is_named_at_the_end(launcher):
+    if launcher != "basic":
+        pytest.importorskip(f"hydra_plugins.hydra_{launcher.partition('_')[0]}_launcher")
     options = ["lr=constant", "lr.max=0.01,1e30,0.02", "epochs=30", "hydra.sweep.dir=out"]
-    found = sweep(*options, "hydra.sweep.subdir=rate_${lr.max}")
+    found = sweep(*options, "hydra.sweep.subdir=rate_${lr.max}", f"hydra/launcher={launcher}")
     assert found.returncode == 1, found.stderr
+    assert "Traceback" not in found.stderr
     assert statuses("out") == {"rate_0.01": "finished", "rate_1e+30": "failed", "rate_0.02": "finished"}
     end = found.stderr.strip().splitlines()[-3:]
     assert end[0] == "jobs that failed:"
@@ -65,6 +70,17 @@ def test_submitit_runs_jobs_as_a_cluster_would():
     found = sweep(*options, "hydra.sweep.subdir=seed_${seed}")
     assert found.returncode == 0, found.stderr
     assert statuses("out") == {"seed_0": "finished", "seed_1": "finished"}
+
+
+@pytest.mark.parametrize("launcher", ["submitit_slurm", "slurm"])
+def test_no_cluster_here(launcher):
+    pytest.importorskip("hydra_plugins.hydra_submitit_launcher", reason="pip install 'tvae[slurm]'")
+    if shutil.which("srun"):
+        pytest.skip("this machine is part of a SLURM cluster")
+    found = sweep("seed=0,1", f"hydra/launcher={launcher}", "hydra.sweep.dir=out")
+    assert found.returncode == 2
+    assert found.stderr.strip().splitlines()[-1].startswith("error: hydra/launcher: this machine is no part of a SLURM")
+    assert "Traceback" not in found.stderr
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,8 @@ from tvae.images import write_image
 
 def make_run(path, psnr, seconds=120.0, epochs=40, status="finished"):
     path.mkdir(parents=True)
-    metrics = {"status": status, "psnr": psnr, "psnr_input": 20.0, "seconds": seconds, "epochs": epochs, "elbo": -1.5}
+    metrics = {"status": status, "psnr": psnr, "psnr_input": 20.0, "seconds": seconds, "epochs": epochs, "elbo": -1.5,
+               "machine": {"processor": "abacus", "cores": "2", "tvae": "0.1.0 (1234567)"}}  # fmt: skip
     (path / "metrics.json").write_text(json.dumps(metrics))
     words = dict(word.split("=") for word in path.name.split(",") if "=" in word)
     noise, missing = words.get("noise", "null"), words.get("missing", "null")
@@ -221,7 +222,7 @@ def test_report_holds_tables_and_images_and_needs_no_network(page):
     assert all(link.startswith("data:image/png;base64,") for link in content.links)
     assert all(base64.b64decode(link.partition(",")[2]).startswith(b"\x89PNG") for link in content.links)
     assert not re.search(r"https?://|@import|url\(", text)
-    assert "torch, numpy, Python" in text
+    assert "7 runs: processor abacus; cores 2; tvae 0.1.0 (1234567)" in text
 
 
 def test_deep_images_are_not_black(page):

@@ -12,8 +12,10 @@ import os
 import signal
 import string
 import sys
+import tempfile
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
@@ -30,13 +32,15 @@ from omegaconf.errors import OmegaConfBaseException
 
 from tvae import config as configuration
 from tvae.check import did_you_mean, resolve
-from tvae.checkpoint import DamagedCheckpoint
+from tvae.checkpoint import DamagedCheckpoint, DiskFull
 from tvae.config import Config, UserError
 from tvae.device import n_cores
 from tvae.fit import TrainingFailed
+from tvae.ranks import LostRank, attempt, is_joined, join, leave, local_rank, local_size, rank_here
 
 log = logging.getLogger("tvae")
 
+REPEATED = 5.0  # seconds in which a second signal may be the first one handed on
 NAME_MAX = 150  # characters of a run's directory name, before the rest is replaced by a hash
 
 
@@ -61,7 +65,7 @@ configuration.register()
 OmegaConf.register_new_resolver("run_name", run_name, replace=True)
 
 
-failed: list[str] = []  # jobs of a multirun, in this process
+FAILURES = "TVAE_FAILURES"  # in the environment: the file to which jobs of a multirun add what went wrong
 
 
 def run(task: Callable[[Config, Path], object], cfg: DictConfig) -> None:
@@ -71,16 +75,34 @@ def run(task: Callable[[Config, Path], object], cfg: DictConfig) -> None:
     try:
         config = resolve(cfg)
         config.threads = config.threads or threads_of_job()
-        task(config, path)
+        config.restart = config.restart and attempt() == 0  # what an attempt before has saved is not to be thrown away
+        task(config, _shared(path))
     except Exception as error:
         if HydraConfig.get().mode == RunMode.MULTIRUN and not isinstance(error, Interrupted):
-            failed.append(f"{path}: {one_line(error)}")
+            _note_failure(f"{path}: {one_line(error)}")
             raise  # Hydra goes on with the other jobs and raises this again at the end
         _give_up(error)
 
 
+def _shared(path: Path) -> Path:
+    """The leader's run directory, for all ranks."""
+    theirs = Path(join().gather(str(path))[0])
+    if theirs != path:
+        with suppress(OSError):
+            path.rmdir()  # Hydra has made it, for a name that depends on the time
+    return theirs
+
+
+def _note_failure(line: str) -> None:
+    """For the list at the end; the job may be in another process, and on a machine that does not see the file."""
+    with suppress(KeyError, OSError), open(os.environ[FAILURES], "a") as file:
+        file.write(f"{line}\n")
+
+
 def threads_of_job() -> int | None:
-    """A share of the cores for each of the jobs that joblib runs at a time; None where jobs run one by one."""
+    """A share of the cores for each of the ranks or jobs on this machine; None where there is only one at a time."""
+    if local_size() > 1:
+        return max(1, n_cores() // local_size())
     launcher = HydraConfig.get().launcher
     if HydraConfig.get().mode != RunMode.MULTIRUN or "joblib" not in launcher._target_:
         return None
@@ -93,17 +115,20 @@ def launch(job: Callable[[], None]) -> None:
     show_traceback = os.environ.get("HYDRA_FULL_ERROR") == "1"
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra hands its exceptions on, instead of printing and exiting with 1
     _log_to_terminal()
-    failed.clear()
-    try:
-        job()
-    except KeyboardInterrupt:
-        sys.exit(1)
-    except Exception as error:
-        if show_traceback:
-            raise
-        if failed:
-            print("jobs that failed:", *failed, sep="\n  ", file=sys.stderr)
-        _give_up(error)
+    with tempfile.TemporaryDirectory(prefix="tvae-") as folder:
+        failures = Path(folder) / "failures"
+        os.environ[FAILURES] = str(failures)
+        try:
+            job()
+            leave()
+        except KeyboardInterrupt:
+            sys.exit(1)
+        except Exception as error:
+            if show_traceback:
+                raise
+            if failures.exists() and rank_here() == 0:
+                print("jobs that failed:", *failures.read_text().splitlines(), sep="\n  ", file=sys.stderr)
+            _give_up(error)
 
 
 def callable_as(module: str, function: str) -> None:
@@ -126,12 +151,19 @@ def _give_up(error: Exception) -> None:
         lines, code = _composition_problems(error), 2
     elif isinstance(error, OSError) and error.filename is not None:
         lines, code = [f"{error.filename}: {error.strerror}"], 2
-    elif isinstance(error, (TrainingFailed, DamagedCheckpoint, Interrupted)):
+    elif isinstance(error, (TrainingFailed, DamagedCheckpoint, DiskFull, Interrupted, LostRank)):
         lines, code = [str(error)], 1
+    elif isinstance(error, RuntimeError) and "srun" in str(error):
+        lines, code = ["hydra/launcher: this machine is no part of a SLURM cluster (there is no srun)"], 2
+    elif type(error).__module__.startswith("submitit."):  # of a job on another machine; its text ends with the cause
+        lines, code = [str(error).strip().splitlines()[-1]], 1
     else:
         raise error
-    for line in lines:
-        print(f"error: {line}" if code == 2 else line, file=sys.stderr)
+    # Of what all ranks know, the leader tells; of what goes wrong before they are joined, the first on each machine.
+    is_told = getattr(error, "is_shared", False) if is_joined() else local_rank() > 0
+    who = f"process {rank_here()}: " if rank_here() else ""
+    for line in lines if not (rank_here() and is_told) else ():
+        print(f"error: {who}{line}" if code == 2 else f"{who}{line}", file=sys.stderr)
     sys.exit(code)
 
 
@@ -168,7 +200,7 @@ def _values(override: str) -> list[str]:
 
 def _hint(override: str) -> str:
     key, _, value = override.partition("=")
-    if key == "hydra/launcher" and value.startswith(("joblib", "submitit")):
+    if key == "hydra/launcher" and value.startswith(("joblib", "submitit", "slurm")):
         return f"; is it installed? pip install 'tvae[{'joblib' if value == 'joblib' else 'slurm'}]'"
     return did_you_mean(key, [f.name for f in fields(Config)])
 
@@ -185,7 +217,7 @@ def _log_to_terminal() -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(message)s"))
     log.handlers[:] = [handler]
-    log.setLevel(logging.INFO)
+    log.setLevel(logging.WARNING if rank_here() else logging.INFO)
 
 
 @contextmanager
@@ -203,14 +235,19 @@ def log_to_file(path: Path) -> Iterator[None]:
 
 @contextmanager
 def stop_on_signal() -> Iterator[Callable[[], bool]]:
-    """Within, Ctrl-C and SIGTERM make the yielded function true; a second one ends the process at once."""
-    received: list[int] = []
+    """Within, Ctrl-C and SIGTERM make the yielded function true; a second one ends the process at once.
+
+    Under torchrun, which hands on what the terminal has sent to all, only after a while.
+    """
+    received: list[float] = []
+    patience = REPEATED if "TORCHELASTIC_RUN_ID" in os.environ else 0
 
     def note(number: int, frame: object) -> None:
-        received.append(number)
-        if len(received) > 1:
+        received.append(time.monotonic())
+        if len(received) == 1 and rank_here() == 0:
+            log.warning("stopping; once more to stop without saving")
+        elif len(received) > 1 and received[-1] - received[0] >= patience:
             raise KeyboardInterrupt
-        log.warning("stopping; once more to stop without saving")
 
     try:
         before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}

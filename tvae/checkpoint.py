@@ -4,29 +4,65 @@
 flushed to the disk and renamed; the one before it stays as `checkpoint.previous.pt`. torch does not notice a flipped
 byte, so the SHA-256 of the file stands in the comment at the end of the zip archive that a `torch.save` file is; other
 readers ignore it.
+
+States of many ranks, or many of one, are in files of their own, which each rank writes for itself; `checkpoint.pt` is
+written last and lists them in the order of the data points, so that any number of ranks can read them.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import logging
 import os
 import pickle
-from collections.abc import Iterator
+import secrets
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
+from torch import Tensor
+
+from tvae.ranks import ALONE, Ranks
 
 log = logging.getLogger(__name__)
 
 NAME, PREVIOUS, NEW = "checkpoint.pt", "checkpoint.previous.pt", "checkpoint.new.pt"
+PARTS = "checkpoint.part-*.pt"
 COMMENT_LENGTH = 64
+HELD_BYTES = 1 << 28  # of states that one rank alone writes into the checkpoint itself
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class DamagedCheckpoint(Exception):
     """A file that is not, or no longer, what was written."""
+
+
+class DiskFull(Exception):
+    """Something could not be written: exit code 1."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some rows of the states, in a file or in the checkpoint itself."""
+
+    name: str  # of the rows
+    shape: tuple[int, ...]
+    path: Path | None  # the file
+    checksum: str
+    content: dict[str, Tensor]  # where there is no file
+
+    def load(self) -> Tensor:
+        return self.content[self.name] if self.path is None else read(self.path, self.checksum)[self.name]
+
+
+@dataclass(frozen=True)
+class Saved:
+    content: dict[str, Any]
+    parts: list[Part]
 
 
 @contextmanager
@@ -39,6 +75,12 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
+    except OSError as error:
+        if error.errno in NO_ROOM:
+            raise DiskFull(
+                f"{path}: cannot be written ({error.strerror}); what was there before is unchanged"
+            ) from None
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -48,16 +90,70 @@ def write_atomically(path: Path, content: bytes) -> None:
         file.write(content)
 
 
-def save(directory: Path, content: dict[str, Any]) -> None:
-    """Write `content` (tensors and plain values) as the newest checkpoint; the one before it is kept."""
-    newest, previous, new = directory / NAME, directory / PREVIOUS, directory / NEW
-    with atomic_file(new) as file:
-        torch.save(content, file)
+def save(
+    directory: Path, content: dict[str, Any], parts: Iterable[dict[str, Tensor]] = (), ranks: Ranks = ALONE
+) -> None:
+    """Write `content` (tensors and plain values) as the newest checkpoint; the one before it is kept.
+
+    `parts`: rows of this rank, each under the name of what they are rows of. To be called on all ranks; the content is
+    the leader's.
+    """
+    listed: list[dict[str, Any]] = []
+    try:
+        ranks.together(lambda: _write_parts(directory, parts, ranks.is_alone, listed))
+        every = [entry for entries in ranks.gather(listed) for entry in entries]
+        ranks.lead(lambda: _write_newest(directory, {**content, "parts": every}))
+    except BaseException:
+        for name in (entry["file"] for entry in listed if entry["file"]):
+            (directory / name).unlink(missing_ok=True)
+        raise
+
+
+def _write_parts(
+    directory: Path, parts: Iterable[dict[str, Tensor]], may_hold: bool, listed: list[dict[str, Any]]
+) -> None:
+    """Add to `listed` what a reader needs to know of each part; few rows need no files."""
+    held: list[dict[str, Tensor]] = []
+    n_bytes = 0
+    for part in parts:
+        held.append(part)
+        n_bytes += sum(rows.nbytes for rows in part.values())
+        if not may_hold or n_bytes > HELD_BYTES:
+            listed += [_write_part(directory, part) for part in held]
+            may_hold, held = False, []
+    listed += [_entry(part, None, "") | {"content": part} for part in held]
+
+
+def _write_part(directory: Path, part: dict[str, Tensor]) -> dict[str, Any]:
+    file = PARTS.replace("*", secrets.token_hex(8))
+    copy = {name: rows.clone() for name, rows in part.items()}  # of a slice torch would write all it is a slice of
+    return _entry(part, file, _write(directory / file, copy))
+
+
+def _entry(part: dict[str, Tensor], file: str | None, checksum: str) -> dict[str, Any]:
+    ((name, rows),) = part.items()
+    return {"name": name, "shape": list(rows.shape), "file": file, "checksum": checksum, "content": {}}
+
+
+def _write(path: Path, content: dict[str, Any]) -> str:
+    """A `torch.save` file with its checksum, which is returned."""
+    with atomic_file(path) as file:
+        try:
+            torch.save(content, file)
+        except RuntimeError as error:  # torch's word for whatever its file could not do
+            cause = error.__cause__ or error.__context__
+            raise cause if isinstance(cause, OSError) else error from None
         # A zip archive ends with the length of its comment, here none yet, and the comment.
         length = file.tell() - 2
         checksum = _checksum(file, length)
         file.seek(length)
         file.write(COMMENT_LENGTH.to_bytes(2, "little") + checksum)
+    return checksum.decode()
+
+
+def _write_newest(directory: Path, content: dict[str, Any]) -> None:
+    newest, previous, new = directory / NAME, directory / PREVIOUS, directory / NEW
+    _write(new, content)
     if newest.exists():  # a second name for the old one, so that there is a newest one at any time
         previous.unlink(missing_ok=True)
         try:
@@ -65,6 +161,17 @@ def save(directory: Path, content: dict[str, Any]) -> None:
         except OSError:  # a file system without links
             os.replace(newest, previous)
     os.replace(new, newest)
+    wanted = {entry["file"] for entry in content["parts"]} | _files_of(previous)
+    for file in (*directory.glob(PARTS), *directory.glob(f".{PARTS}.partial")):
+        if file.name not in wanted:
+            file.unlink(missing_ok=True)
+
+
+def _files_of(path: Path) -> set[str]:
+    try:
+        return {entry["file"] for entry in read(path)["parts"]}
+    except (DamagedCheckpoint, KeyError):
+        return set()
 
 
 def _checksum(file: BinaryIO, length: int) -> bytes:
@@ -77,13 +184,17 @@ def _checksum(file: BinaryIO, length: int) -> bytes:
     return digest.hexdigest().encode()
 
 
-def read(path: Path) -> dict[str, Any]:
-    """The content of a checkpoint file, its tensors mapped from the file, or `DamagedCheckpoint`."""
+def read(path: Path, checksum: str = "") -> dict[str, Any]:
+    """The content of a checkpoint file, its tensors mapped from the file, or `DamagedCheckpoint`.
+
+    `checksum`: the one it must have, where it is known.
+    """
     try:
         with open(path, "rb") as file:
             length = file.seek(0, os.SEEK_END) - COMMENT_LENGTH - 2
             file.seek(max(0, length + 2))
-            if file.read() != _checksum(file, length):
+            found = file.read()
+            if found != _checksum(file, length) or checksum not in ("", found.decode()):
                 raise DamagedCheckpoint(f"{path}: damaged, its checksum is wrong")
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except (pickle.UnpicklingError, RuntimeError, OSError) as error:
@@ -93,14 +204,57 @@ def read(path: Path) -> dict[str, Any]:
     return content
 
 
-def load_newest(directory: Path) -> dict[str, Any] | None:
-    """The newest checkpoint that is whole; None where there is none at all."""
+def load_newest(directory: Path, ranks: Ranks = ALONE) -> Saved | None:
+    """The newest checkpoint that is whole; None where there is none at all. To be called on all ranks."""
     found = [directory / name for name in (NAME, PREVIOUS) if (directory / name).exists()]
     for path in found:
+        saved, problem = None, None
         try:
-            return read(path)
+            saved = _open(path)
+            for part in saved.parts[ranks.rank :: ranks.size]:  # all of them are looked at, by some rank
+                part.load()
         except DamagedCheckpoint as error:
-            log.warning("%s; it is not used", error)
+            problem = str(error)
+        problems = [p for p in ranks.gather(problem) if p is not None]
+        if saved is not None and not problems:
+            return saved
+        if ranks.is_leader:
+            log.warning("%s; it is not used", problems[0])
     if found:
         raise DamagedCheckpoint(f"{directory}: no checkpoint there is readable; restart=true starts over")
     return None
+
+
+def _open(path: Path) -> Saved:
+    content = read(path)
+    try:
+        parts = [
+            Part(
+                entry["name"],
+                tuple(entry["shape"]),
+                path.parent / Path(entry["file"]).name if entry["file"] else None,
+                entry["checksum"],
+                entry["content"],
+            )
+            for entry in content.pop("parts")
+        ]
+    except (KeyError, TypeError) as error:
+        raise DamagedCheckpoint(f"{path}: not a checkpoint of this program") from error
+    return Saved(content, parts)
+
+
+def copy_rows(parts: Iterable[Part], name: str, out: Tensor, first: int) -> None:
+    """Fill `out` with the rows of this name from number `first` on."""
+    start, end = 0, first + len(out)
+    for part in (part for part in parts if part.name == name):
+        stop = start + part.shape[0]
+        low, high = max(start, first), min(stop, end)
+        if low < high:
+            out[low - first : high - first].copy_(part.load()[low - start : high - start])
+        start = stop
+
+
+def shape_of(parts: Iterable[Part], name: str) -> tuple[int, ...]:
+    """Of all rows of this name together; () where there are none."""
+    shapes = [part.shape for part in parts if part.name == name]
+    return (sum(shape[0] for shape in shapes), *shapes[0][1:]) if shapes else ()

@@ -24,6 +24,9 @@ class UserError(ValueError):
         super().__init__("\n".join(problems))
         self.problems = problems
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), self.problems
+
 
 def option(default: Any, meaning: str, **limits: Any) -> Any:
     """A field with its meaning and limits: `ge`, `gt`, `le`, `lt` or `choices`."""
@@ -64,6 +67,12 @@ class NaturalConfig(DatasetConfig):
     equalise: bool = option(True, "divide a patch by the root of its variance, plus a tenth of the mean one")
     retained: float = option(0.95, "share of the variance in the directions that are whitened fully", gt=0, le=1)
     seed: int = option(0, "of the positions; apart from the run's seed, so that runs see the same data", ge=0)
+
+
+@dataclass
+class ArrayConfig(DatasetConfig):
+    name: str = option("array", "a NumPy file", choices=("array",))
+    file: Optional[str] = option(None, "the file, .npy: (N, D), (N, height, width) or (N, height, width, channels)")
 
 
 PICTURES = ("house", "barbara", "castle", "camera", "file")
@@ -158,6 +167,7 @@ class Config:
 
 DATASETS: dict[str, type[DatasetConfig]] = {
     "bars": BarsConfig,
+    "array": ArrayConfig,
     **dict.fromkeys(NATURAL, NaturalConfig),
     **dict.fromkeys(PICTURES, ImageConfig),
 }
@@ -171,6 +181,7 @@ def register() -> None:
         store.store(group=f"schema/{group}", name="base", node=schema)
     store.store(group="schema/dataset", name="bars", node=BarsConfig)
     store.store(group="schema/dataset", name="natural", node=NaturalConfig)
+    store.store(group="schema/dataset", name="array", node=ArrayConfig)
     store.store(group="schema/dataset", name="image", node=ImageConfig)
 
 

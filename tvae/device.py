@@ -1,12 +1,19 @@
-"""Where the work is done: the device, and how many threads of the CPU."""
+"""Where the work is done: the device, how many threads of the CPU, and what to say about the machine."""
 
 from __future__ import annotations
 
 import itertools
 import os
+import platform
+import subprocess
 from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
 
 import torch
+
+import tvae
+from tvae.ranks import local_rank
 
 
 def device_problems(name: str) -> list[str]:
@@ -25,10 +32,10 @@ def device_problems(name: str) -> list[str]:
 
 def choose_device(name: str, precision: str) -> torch.device:
     """`auto` takes an accelerator where there is one that can do the wanted precision."""
-    if name != "auto":
+    if name not in ("auto", "cuda"):
         return torch.device(name)
-    if torch.cuda.is_available():
-        return torch.device("cuda")
+    if name == "cuda" or torch.cuda.is_available():
+        return torch.device("cuda", local_rank() % max(1, torch.cuda.device_count()))
     if torch.backends.mps.is_available() and precision == "float32":
         return torch.device("mps")
     return torch.device("cpu")
@@ -46,3 +53,32 @@ def choose_threads(n_states: int, sizes: Sequence[int]) -> int:
     """
     n_products = sum(a * b for a, b in itertools.pairwise(sizes))
     return 1 if n_states * n_products < 2e6 else n_cores()
+
+
+@lru_cache
+def machine() -> dict[str, str]:
+    """Hardware, versions and, in a checkout, the revision that results were made with."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return {
+        "processor": names[0] if names else platform.processor() or platform.machine(),
+        "cores": str(n_cores()),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "tvae": tvae.__version__ + _revision(),
+    }
+
+
+def _revision() -> str:
+    root = Path(__file__).parent.parent
+    if not (root / ".git").exists():
+        return ""
+    try:
+        command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
+        found = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return f" ({found.stdout.strip()})"

@@ -2,7 +2,8 @@
 
 `Fit` holds everything that training changes. What it draws at random depends on the seed, the epoch and the data point
 alone, so its `state_dict` needs no generator states: training that was stopped, even in the middle of an epoch, goes on
-as if it had not been.
+as if it had not been, also on another number of ranks. Each rank visits those of a minibatch that it owns; gradients
+are added up at each step, the sums of the closed forms once an epoch.
 """
 
 from __future__ import annotations
@@ -12,16 +13,18 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from tvae import mapped
 from tvae.adam import Adam
+from tvae.checkpoint import Part, copy_rows
 from tvae.config import Config
-from tvae.datasets import Dataset, Units, units_of
+from tvae.datasets import Dataset, Units, known_values, units_of
 from tvae.decoder import Decoder
 from tvae.device import choose_device, choose_threads
 from tvae.inference import e_step
@@ -35,14 +38,18 @@ from tvae.learning import (
 )
 from tvae.model import Model
 from tvae.native import has_gradient, supports, torch_on_one_thread
+from tvae.ranks import ALONE, Ranks
 from tvae.states import init_states, put_rows
 from tvae.streams import Stream, derive, generator
 
-STATES = "states.bin"  # the file of the states, where they do not fit into memory
+STATES = "states.{}.bin"  # the file of a rank's states, where they do not fit into memory
+PART_BYTES = 1 << 28  # of states, in one part of a checkpoint
 
 
 class TrainingFailed(Exception):
     """Training cannot go on: exit code 1."""
+
+    is_shared = True  # by all ranks, who see the same sums
 
 
 @dataclass(frozen=True)
@@ -60,24 +67,40 @@ class Epoch:
 
 
 class Fit:
-    def __init__(self, config: Config, dataset: Dataset, device: torch.device, folder: Path | None = None):
+    def __init__(
+        self,
+        config: Config,
+        dataset: Dataset,
+        device: torch.device,
+        folder: Path | None = None,
+        ranks: Ranks = ALONE,
+    ):
         """`folder`: of the states, where they are to be in a file."""
-        self.config = config
+        self.config, self.ranks = config, ranks
+        self.n_points = len(dataset.data)
+        self.own = ranks.part(self.n_points)  # the data points of this rank, which `data` and `states` hold
         self.dtype: torch.dtype = getattr(torch, config.precision)
         self.units = units_of(dataset, config.dataset.standardise)
         self.device = device
-        self.data, self.observed = self.to_model(dataset.data, dataset.observed)
+        own = slice(self.own.start, self.own.stop)
+        self.files = [] if dataset.file is None else [dataset.file]
+        self.is_read_by_need = dataset.file is not None
+        if self.is_read_by_need:
+            self.data, self.observed = dataset.data[own], None  # in their own units
+        else:
+            known = None if dataset.observed is None else dataset.observed[own]
+            self.data, self.observed = self.to_model(dataset.data[own], known)
         initial = make_model(config, dataset, self.units)
         self.model = copy.deepcopy(initial).to(device, self.dtype)
         if config.compile:
             self.model.decoder.rest = torch.compile(self.model.decoder.rest)  # type: ignore[method-assign]
-        self.states = make_states(config, initial.pi, len(self.data), device, folder)
+        self.states = self._make_states(initial.pi, folder)
         self.held_out = None if dataset.held_out is None else HeldOut(self, dataset.held_out, initial.pi)
         parameters = list(self.model.decoder.parameters())
         assert config.lr.max is not None
         rate = config.lr.min if config.lr.kind == "cyclic" else config.lr.max
         self.optimiser = Adam(parameters, lr=rate, fused=device.type in ("cpu", "cuda"))
-        self.n_batches = math.ceil(len(self.data) / config.batch_size)
+        self.n_batches = math.ceil(self.n_points / config.batch_size)
         assert config.epochs is not None
         self.n_epochs = config.epochs
         self.schedule = make_schedule(self.optimiser, config.lr, self.n_batches, self.n_epochs)
@@ -85,6 +108,26 @@ class Fit:
         self.batch = 0  # batches done in the epoch under way
         self.seconds = 0.0  # spent in the epoch under way
         self.totals = self._new_totals()
+        self.n_touched = 0  # data points visited since `files` were released
+
+    def _make_states(self, pi: Tensor, folder: Path | None) -> Tensor:
+        """(N, S, ceil(H/8)) uint8: initial states from the prior, in memory or in a file in `folder`."""
+        shape = (len(self.own), self.config.states.n_states, math.ceil(len(pi) / 8))
+        if self.config.states.memmap:
+            assert folder is not None
+            self.files.append(mapped.create(folder / STATES.format(self.ranks.rank), shape))
+            states = self.files[-1].tensor
+        else:
+            states = torch.empty(shape, dtype=torch.uint8)
+        rng = generator(self.config.seed, "states")
+        init_states(states, pi, self.config.states.shared, rng, self.own.start, self.n_points)
+        return states.to(self.device)
+
+    def rows(self, index: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Data points as the model sees them, by their place among this rank's."""
+        if self.is_read_by_need:
+            return self.to_model(self.data[index].to(self.dtype), None)
+        return self.data[index], None if self.observed is None else self.observed[index]
 
     def to_model(self, data: Tensor, observed: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Data in their own units as the model sees them, zero where they are not observed."""
@@ -109,35 +152,60 @@ class Fit:
         while self.epoch < self.n_epochs:
             started = time.perf_counter()
             seed = derive(self.config.seed, "search", self.epoch)
-            order = torch.randperm(len(self.data), generator=generator(self.config.seed, "order", self.epoch))
-            order = order.to(self.device)
+            order, ends = self._order()
             with torch_on_one_thread() if self.is_native else nullcontext():
-                while self.batch < self.n_batches and not stop():
-                    start = self.batch * self.config.batch_size
-                    self.visit(order[start : start + self.config.batch_size], seed)
+                while self.batch < self.n_batches and not self.ranks.any(stop()):
+                    start, size = self.batch * self.config.batch_size, self.config.batch_size
+                    index = order[ends[self.batch] : ends[self.batch + 1]]
+                    self.visit(index, seed, min(size, self.n_points - start))
                     self.batch += 1
             self.seconds += time.perf_counter() - started
             if self.batch < self.n_batches:
                 return
             yield self.finish_epoch()
 
-    def visit(self, index: Tensor, seed: int) -> None:
-        """One minibatch: E-step, then a step of the decoder. `index` (B,): the data points."""
-        x = self.data[index]
-        observed = None if self.observed is None else self.observed[index]
+    def _order(self) -> tuple[Tensor, Tensor]:
+        """This epoch's order of this rank's data points, and where among them each minibatch ends, after a zero."""
+        size, own = self.config.batch_size, self.own
+        order = torch.randperm(self.n_points, generator=generator(self.config.seed, "order", self.epoch))
+        if self.ranks.is_alone:
+            ends = (torch.arange(self.n_batches + 1) * size).clamp(max=self.n_points)
+            return order.to(self.device), ends
+        is_own = (order >= own.start) & (order < own.stop)
+        n_before = torch.nn.functional.pad(is_own.cumsum(0), (1, 0))
+        ends = n_before[(torch.arange(self.n_batches + 1) * size).clamp(max=self.n_points)]
+        return (order[is_own] - own.start).to(self.device), ends
+
+    def visit(self, index: Tensor, seed: int, n_in_batch: int | None = None) -> None:
+        """One minibatch: E-step, then a step of the decoder.
+
+        `index` (B,): this rank's data points in it; `n_in_batch`: those of all ranks.
+        """
+        x, observed = self.rows(index)
         packed = self.states.index_select(0, index)
-        step = e_step(self.model, self.config.ea, x, packed, Stream(seed, index), observed)
+        step = e_step(self.model, self.config.ea, x, packed, Stream(seed, index + self.own.start), observed)
         put_rows(self.states, index, step.packed)
         rows = weighty_states(step, self.config.prune)
         self.totals.add(x, step, rows, observed)
         if self.config.model.solver == "adam":
-            set_gradient(self.model, x, rows, observed, self.config.model.impute)
+            set_gradient(self.model, x, rows, observed, self.config.model.impute, n_in_batch)
+            self.ranks.add([p.grad for p in self.model.decoder.parameters() if p.grad is not None])
             self.optimiser.step()
             self.schedule.step()
+        self.n_touched += len(index)
+        if self.files and self.n_touched >= mapped.ROWS_BETWEEN:
+            self.release()
+
+    def release(self) -> None:
+        """Drop what is in memory of data and states in files."""
+        self.n_touched = 0
+        for file in self.files:
+            file.release()
 
     def finish_epoch(self) -> Epoch:
         """The closed-form updates, and the report."""
         totals, units = self.totals, self.units
+        self.ranks.add(list(totals.sums.values()))
         n_points = totals["n_points"].item()
         elbo = units.elbo_to_data(totals["elbo"].item() / n_points, totals["n_observed"].item() / n_points)
         self._check(elbo)
@@ -169,58 +237,81 @@ class Fit:
         return elbo
 
     def state_dict(self) -> dict[str, Any]:
+        """All but the states, which `parts` has. To be called on all ranks."""
         return {
             "model": self.model.state_dict(),
-            "states": self.states,
-            "test_states": None if self.held_out is None else self.held_out.states,
             "optimiser": self.optimiser.state_dict(),
             "schedule": self.schedule.state_dict(),
             "epoch": self.epoch,
             "batch": self.batch,
             "seconds": self.seconds,
-            "totals": self.totals.sums,
+            "totals": self.ranks.gather(self.totals.sums),
             "sizes": self.model.decoder.sizes,
             "activation": self.model.decoder.activation,
             "units": [self.units.mean, self.units.std],
         }
 
-    def load_state_dict(self, content: dict[str, Any]) -> None:
-        self.model.load_state_dict(content["model"])
-        self.states.copy_(content["states"])
+    def parts(self) -> Iterator[dict[str, Tensor]]:
+        """The states of this rank, some at a time, so that a part fits into memory where all of them do not."""
+        n_rows = max(1, PART_BYTES // max(1, self.states[:1].numel()))
+        test_states = [] if self.held_out is None else self.held_out.states.split(n_rows)
+        yield from ({"test_states": states} for states in test_states)
+        for states in self.states.split(n_rows):
+            yield {"states": states}
+            self.release()
+
+    def load_states(self, parts: list[Part]) -> None:
+        copy_rows(parts, "states", self.states, self.own.start)
         if self.held_out is not None:
-            self.held_out.states.copy_(content["test_states"])
+            copy_rows(parts, "test_states", self.held_out.states, self.held_out.own.start)
+        self.release()
+
+    def load_state_dict(self, content: dict[str, Any], parts: list[Part]) -> None:
+        """Of any number of ranks."""
+        self.load_states(parts)
+        self.model.load_state_dict(content["model"])
         self.optimiser.load_state_dict(content["optimiser"])
         self.schedule.load_state_dict(dict(content["schedule"]))
         self.epoch, self.batch, self.seconds = content["epoch"], content["batch"], content["seconds"]
-        self.totals.sums = {name: value.to(self.device) for name, value in content["totals"].items()}
+        if len(content["totals"]) == self.ranks.size:
+            totals = [content["totals"][self.ranks.rank]]
+        else:
+            totals = content["totals"] if self.ranks.is_leader else []
+        for name, value in self.totals.sums.items():
+            value.copy_(sum((sums[name] for sums in totals), start=torch.zeros_like(value, device="cpu")))
 
 
 class HeldOut:
     """Data that nothing is learned from: their states evolve as those of the training data do, one visit an epoch."""
 
     def __init__(self, fit: Fit, data: Tensor, pi: Tensor):
-        self.data, _ = fit.to_model(data, None)
-        in_memory = replace(fit.config, states=replace(fit.config.states, memmap=False))
-        self.states = make_states(in_memory, pi, len(data), fit.device, None)
+        self.n_points, self.own = len(data), fit.ranks.part(len(data))
+        self.data, _ = fit.to_model(data[self.own.start : self.own.stop], None)
+        shape = (len(self.own), *fit.states.shape[1:])
+        self.states = torch.empty(shape, dtype=torch.uint8)
+        rng = generator(fit.config.seed, "states")
+        init_states(self.states, pi, fit.config.states.shared, rng, self.own.start, self.n_points)
+        self.states = self.states.to(fit.device)
 
     def visit(self, fit: Fit) -> float:
         """An E-step with fixed parameters; returns the ELBO in nats per data point, in the data's units."""
-        seed, total = derive(fit.config.seed, "test", fit.epoch), 0.0
+        seed, total = derive(fit.config.seed, "test", fit.epoch), torch.zeros(1, dtype=torch.float64)
         for index in torch.arange(len(self.data), device=fit.device).split(fit.config.batch_size):
-            x, rng = self.data[index], Stream(seed, index)
+            x, rng = self.data[index], Stream(seed, index + self.own.start)
             step = e_step(fit.model, fit.config.ea, x, self.states[index], rng)
             put_rows(self.states, index, step.packed)
             total += step.elbo.double().sum().item()
-        return fit.units.elbo_to_data(total / len(self.data), self.data.shape[1])
+        fit.ranks.add([total])
+        return fit.units.elbo_to_data(total.item() / self.n_points, self.data.shape[1])
 
 
-def make_fit(config: Config, dataset: Dataset, folder: Path | None = None) -> Fit:
+def make_fit(config: Config, dataset: Dataset, folder: Path | None = None, ranks: Ranks = ALONE) -> Fit:
     """Training at its start, on the device and with the threads that suit the work."""
     assert config.model.n_latents is not None
     assert config.model.hidden is not None
     sizes = [config.model.n_latents, *config.model.hidden, dataset.data.shape[1]]
     torch.set_num_threads(config.threads or choose_threads(config.batch_size * config.states.n_states, sizes))
-    return Fit(config, dataset, choose_device(config.device, config.precision), folder)
+    return Fit(config, dataset, choose_device(config.device, config.precision), folder, ranks)
 
 
 def make_model(config: Config, dataset: Dataset, units: Units) -> Model:
@@ -234,19 +325,5 @@ def make_model(config: Config, dataset: Dataset, units: Units) -> Model:
     if wanted.sigma2 is not None:
         sigma2 = wanted.sigma2 / units.std**2
     else:
-        known = dataset.data if dataset.observed is None else dataset.data[dataset.observed]
-        sigma2 = known.double().var(correction=0).item() / units.std**2
+        sigma2 = known_values(dataset).double().var(correction=0).item() / units.std**2
     return Model(decoder, pi, sigma2)
-
-
-def make_states(config: Config, pi: Tensor, n_points: int, device: torch.device, folder: Path | None) -> Tensor:
-    """(N, S, ceil(H/8)) uint8: initial states from the prior, in memory or in a file in `folder`."""
-    shape = (n_points, config.states.n_states, math.ceil(len(pi) / 8))
-    if config.states.memmap:
-        assert folder is not None
-        states = torch.from_file(str(folder / STATES), shared=True, size=math.prod(shape), dtype=torch.uint8)
-    else:
-        states = torch.empty(math.prod(shape), dtype=torch.uint8)
-    states = states.view(shape)
-    init_states(states, pi, config.states.shared, generator(config.seed, "states"))
-    return states if config.states.memmap else states.to(device)

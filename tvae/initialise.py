@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from tvae import checkpoint
-from tvae.checkpoint import DamagedCheckpoint
+from tvae.checkpoint import DamagedCheckpoint, Part, shape_of
 from tvae.config import Config, UserError
 from tvae.datasets import Dataset, Units, units_of
 from tvae.decoder import Decoder, why_not_from_linear
@@ -20,20 +19,20 @@ from tvae.rundir import FINGERPRINT
 log = logging.getLogger(__name__)
 
 
-def load_model(directory: Path) -> tuple[Model, Units, dict[str, Any]]:
-    """The model of the newest checkpoint of a run, in its own precision, its units, and all of the training's state."""
+def load_model(directory: Path) -> tuple[Model, Units, list[Part]]:
+    """The model of the newest checkpoint of a run, in its own precision, its units, and its states."""
     try:
         saved = checkpoint.load_newest(directory)
     except DamagedCheckpoint as error:
         raise UserError(str(error)) from error
-    if saved is None or "fit" not in saved:
+    if saved is None or "fit" not in saved.content:
         raise UserError(f"{directory}: no checkpoint of a run there")
-    fit = saved["fit"]
+    fit = saved.content["fit"]
     n_latents, *hidden, n_outputs = fit["sizes"]
     decoder = Decoder(n_latents, hidden, n_outputs, fit["activation"], torch.Generator())
     model = Model(decoder, torch.full((n_latents,), 0.5), 1.0).to(fit["model"]["pi"].dtype)
     model.load_state_dict(fit["model"])
-    return model, Units(*fit["units"]), fit
+    return model, Units(*fit["units"]), saved.parts
 
 
 def check_source(config: Config, dataset: Dataset, path: Path) -> None:
@@ -64,7 +63,7 @@ def start_from_run(fit: Fit, directory: Path, fingerprint: str) -> None:
 
     What `check_source` refuses does not come here.
     """
-    source, _, content = load_model(directory)
+    source, _, parts = load_model(directory)
     if source.decoder.sizes == fit.model.decoder.sizes:
         fit.model.decoder.load_state_dict(source.decoder.state_dict())
     else:
@@ -73,9 +72,7 @@ def start_from_run(fit: Fit, directory: Path, fingerprint: str) -> None:
     fit.model.sigma2.copy_(source.sigma2)
     if not (directory / FINGERPRINT).is_file() or (directory / FINGERPRINT).read_text().strip() != fingerprint:
         log.warning("init_from=%s: of other data, so only its parameters are taken over", directory)
-    elif content["states"].shape != fit.states.shape:
+    elif shape_of(parts, "states") != (fit.n_points, *fit.states.shape[1:]):
         log.warning("init_from=%s: has another number of states, so only its parameters are taken over", directory)
     else:
-        fit.states.copy_(content["states"])
-        if fit.held_out is not None:
-            fit.held_out.states.copy_(content["test_states"])
+        fit.load_states(parts)

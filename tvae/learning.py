@@ -52,8 +52,17 @@ def outputs(decoder: Decoder, rows: Rows) -> Tensor:
     return decoder.rest(FirstLayer.apply(rows.packed, decoder.weights[0], decoder.biases[0]))
 
 
-def decoder_loss(model: Model, x: Tensor, rows: Rows, observed: Tensor | None = None, impute: bool = False) -> Tensor:
+def decoder_loss(
+    model: Model,
+    x: Tensor,
+    rows: Rows,
+    observed: Tensor | None = None,
+    impute: bool = False,
+    n_points: int | None = None,
+) -> Tensor:
     """-F / B up to terms without W; its gradient is Eq. (4) divided by the number of data points.
+
+    `n_points`: B, where the minibatch has more data points than are here.
 
     Missing values are left out, or with `impute` (paper, Appendix C) stand at their posterior mean, Eq. (15).
     """
@@ -63,17 +72,19 @@ def decoder_loss(model: Model, x: Tensor, rows: Rows, observed: Tensor | None = 
         x, observed = torch.where(observed, x, mean), None
     of_point = None if observed is None else observed[rows.point]
     error = squared_error(x[rows.point], mu[:, None], of_point)[:, 0]
-    return (rows.weight * error).sum() / (2 * model.sigma2 * len(x))
+    return (rows.weight * error).sum() / (2 * model.sigma2 * (n_points or len(x)))
 
 
-def set_gradient(model: Model, x: Tensor, rows: Rows, observed: Tensor | None = None, impute: bool = False) -> None:
+def set_gradient(
+    model: Model, x: Tensor, rows: Rows, observed: Tensor | None, impute: bool, n_points: int | None = None
+) -> None:
     """Give the decoder's parameters the gradient of `decoder_loss`."""
     parameters = [*model.decoder.weights, *model.decoder.biases]
     if has_gradient(model.decoder, x) and not (impute and observed is not None):
-        scale = 1 / (model.sigma2.item() * len(x))
+        scale = 1 / (model.sigma2.item() * (n_points or len(x)))
         gradients = gradient(model.decoder, x, rows.point, rows.packed, rows.weight, scale, observed)
     else:
-        gradients = list(torch.autograd.grad(decoder_loss(model, x, rows, observed, impute), parameters))
+        gradients = list(torch.autograd.grad(decoder_loss(model, x, rows, observed, impute, n_points), parameters))
     for parameter, its_gradient in zip(parameters, gradients, strict=True):
         parameter.grad = its_gradient
 

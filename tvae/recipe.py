@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from tvae.check import inconsistencies
-from tvae.config import BarsConfig, Config, ImageConfig, NaturalConfig, UserError
+from tvae.config import ArrayConfig, BarsConfig, Config, ImageConfig, NaturalConfig, UserError
 from tvae.datasets import Picture
 from tvae.datasets.images import make_picture
 
@@ -42,6 +42,9 @@ def complete(config: Config, picture: Picture | None = None) -> Config:
             log.warning(
                 "n_patches=%d: fewer than model.n_latents=%d, which are more than can be learned", n_patches, n_latents
             )
+    elif isinstance(dataset, ArrayConfig):
+        n_latents = model.n_latents or 300
+        epochs = epochs or 100
     elif isinstance(dataset, ImageConfig):
         picture = picture or make_picture(config)
         noise = estimate_noise(picture.noisy, picture.missing) * 255 / picture.image.peak

@@ -17,6 +17,7 @@ import tvae
 from tvae.check import flat
 from tvae.checkpoint import write_atomically
 from tvae.datasets import Dataset
+from tvae.device import machine
 from tvae.figures import as_grid, draw_decoder, draw_latents, draw_training, one_hot_outputs, save_figure
 from tvae.fit import Epoch, Fit
 
@@ -61,6 +62,7 @@ class Report:
             "seed": self.fit.config.seed,
             "device": str(self.fit.device),
             "version": tvae.__version__,
+            "machine": machine(),
         }
 
     def write(self, status: str) -> dict[str, Any]:
@@ -88,6 +90,25 @@ class Report:
         self.writer.add_hparams(options, numbers, run_name=".")
         self.writer.close()
         return metrics
+
+
+class Unwritten(Report):
+    """Of ranks other than the leader: holds what a report holds, and writes nothing."""
+
+    def __init__(self, fit: Fit, history: list[dict[str, Any]]):
+        self.fit, self.history, self.facts = fit, history, dict.fromkeys(("psnr", "psnr_input", "ssim"))
+
+    def add_epoch(self, epoch: Epoch, quality: dict[str, float | None]) -> None:
+        self.history.append({**asdict(epoch), **quality})
+
+    def add_picture(self, array: np.ndarray) -> None:
+        pass
+
+    def write(self, status: str) -> dict[str, Any]:
+        return self.metrics(status)
+
+    def finish(self) -> dict[str, Any]:
+        return self.metrics("finished")
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:

@@ -42,22 +42,23 @@ class Restored:
 def restore(fit: Fit, picture: Picture, keep_observed: bool, n_rounds: int) -> Restored:
     """Average all patches at `dataset.stride` after `n_rounds` of E-steps with fixed parameters.
 
-    With `keep_observed` only missing pixels are replaced.
+    With `keep_observed` only missing pixels are replaced. To be called on all ranks: each estimates those patches whose
+    states it has.
     """
     options = fit.config.dataset
     assert isinstance(options, ImageConfig)
     patch_size, stride, train_stride = options.patch_size, options.stride, options.train_stride
     assert patch_size is not None
     assert train_stride is not None
-    x, observed, states = fit.data, fit.observed, fit.states
-    if stride != train_stride:
-        x, observed = fit.to_model(*cut(picture, patch_size, stride))
-        place = nearest(picture.noisy.shape, patch_size, train_stride, stride)
-        states = states[place.to(states.device)]
-    mean, variance = torch.empty_like(x), torch.empty_like(x)
-    for index in torch.arange(len(x), device=x.device).split(CHUNK):
+    x, observed = fit.to_model(*cut(picture, patch_size, stride))
+    place = nearest(picture.noisy.shape, patch_size, train_stride, stride).to(x.device)  # whose states are taken
+    is_own = (place >= fit.own.start) & (place < fit.own.stop)
+    mean, variance = torch.zeros_like(x), torch.zeros_like(x)
+    for index in is_own.nonzero()[:, 0].split(CHUNK):
         known = None if observed is None else observed[index]
-        mean[index], variance[index] = _moments(fit, x[index], states[index], index, known, n_rounds)
+        packed = fit.states[place[index] - fit.own.start]
+        mean[index], variance[index] = _moments(fit, x[index], packed, index, known, n_rounds)
+    fit.ranks.add([mean, variance])
 
     weights = patch_weights(options.average, patch_size)
     height, width, n_channels = picture.noisy.shape
@@ -107,8 +108,9 @@ def quality(restored: Restored, picture: Picture) -> dict[str, float | None]:
 def warn_of_blind_patches(fit: Fit) -> None:
     """Say so where there is nothing to go by: such patches get the mean of the states' outputs under the prior."""
     n_blind = 0 if fit.observed is None else int((~fit.observed.any(1)).sum())
-    if n_blind:
+    n_blind = sum(fit.ranks.gather(n_blind))
+    if n_blind and fit.ranks.is_leader:
         log.warning(
             "%d of %d patches have no known pixel; what is restored there is what the model expects of any patch "
-            "(a larger dataset.patch_size reaches further)", n_blind, len(fit.data),
+            "(a larger dataset.patch_size reaches further)", n_blind, fit.n_points,
         )  # fmt: skip

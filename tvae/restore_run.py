@@ -12,6 +12,7 @@ from tvae.check import read_config
 from tvae.checkpoint import DamagedCheckpoint
 from tvae.config import Config, UserError
 from tvae.fit import make_fit
+from tvae.ranks import join
 from tvae.report import write_json
 from tvae.rundir import FREE, RunDirectory, read_metrics
 from tvae.train import log, restore_to
@@ -27,25 +28,27 @@ def restore_run(config: Config, path: Path, keep_observed: bool | None) -> dict[
     if (source / "config.yaml").resolve() == (path / "config.yaml").resolve():
         raise UserError(f"run={source}: cannot write to the directory it reads; name another hydra.run.dir")
     theirs = read_config(source / "config.yaml")
+    ranks = join()
     try:
-        saved = checkpoint.load_newest(source)
+        saved = checkpoint.load_newest(source, ranks)
     except DamagedCheckpoint as error:
         raise UserError(str(error)) from error
     if saved is None:
         raise UserError(f"run={source}: no checkpoint there")
     theirs.states.memmap = False
     theirs.device, theirs.threads, theirs.data_dir = config.device, config.threads, config.data_dir
-    dataset = datasets.load(theirs)
+    dataset = ranks.in_turn(lambda: datasets.load(theirs))
     if dataset.picture is None:
         raise UserError(f"run={source}: was trained on {theirs.dataset.name}, which is no image")
-    fit = make_fit(theirs, dataset)
-    fit.load_state_dict(saved["fit"])
-    directory = RunDirectory(path, config, dataset.fingerprint())
+    fit = make_fit(theirs, dataset, ranks=ranks)
+    fit.load_state_dict(saved.content["fit"], saved.parts)
+    directory = ranks.lead(lambda: RunDirectory(path, config, dataset.fingerprint()))
     try:
         found = restore_to(path, fit, dataset, theirs.noise is None if keep_observed is None else keep_observed)
         metrics = {**(read_metrics(source) or {}), **found, "status": "finished", "run": str(source)}
-        write_json(path / "metrics.json", metrics)
+        ranks.lead(lambda: write_json(path / "metrics.json", metrics))
     finally:
-        directory.release()
+        if directory is not None:
+            directory.release()
     log.info("restored from epoch %d of %s; results in %s", fit.epoch, source, path)
     return metrics

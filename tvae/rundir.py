@@ -14,7 +14,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from tvae.check import flat, read_config
-from tvae.checkpoint import NAME, NEW, PREVIOUS, write_atomically
+from tvae.checkpoint import NAME, NEW, PARTS, PREVIOUS, write_atomically
 from tvae.config import Config, UserError
 from tvae.fit import STATES
 
@@ -22,7 +22,8 @@ FINGERPRINT = "data.sha256"
 # Everything a run may write; nothing else in the directory is ever touched.
 IMAGES = ("input.png", "restored.png", "restored.tiff", "uncertainty.png", "uncertainty.tiff")
 REPORTS = ("config.yaml", FINGERPRINT, "metrics.json", "history.csv", "run.log", "figures", "tensorboard")
-OUTPUTS = (*REPORTS, *IMAGES, NAME, PREVIOUS, NEW, STATES)
+OUTPUTS = (*REPORTS, *IMAGES, NAME, PREVIOUS, NEW)
+PATTERNS = (PARTS, STATES.format("*"))
 FIGURES = ("decoder.png", "latents.png", "training.png", "comparison.png")
 # Options that do not change the result, so that a run may go on with others.
 FREE = ("restart", "device", "threads", "checkpoint_seconds", "data_dir")
@@ -73,19 +74,21 @@ class RunDirectory:
 
     def _clear(self) -> None:
         """Remove what a run writes; other files, also in its folders, stay."""
-        for name in OUTPUTS:
-            target = self.path / name
+        for target in self._outputs():
             written = [target / figure for figure in FIGURES] + list(target.glob("events.out.tfevents.*"))
             for file in written if target.is_dir() else [target]:
                 file.unlink(missing_ok=True)
 
+    def _outputs(self) -> list[Path]:
+        named = [self.path / name for name in OUTPUTS]
+        return named + [file for pattern in PATTERNS for file in sorted(self.path.glob(pattern))]
+
     def _check_owner(self, config: Config, fingerprint: str) -> None:
         theirs_path = self.path / "config.yaml"
         if not theirs_path.exists():
-            for name in OUTPUTS:
-                target = self.path / name
+            for target in self._outputs():
                 if target.is_file() or (target.is_dir() and any(target.iterdir())):
-                    raise UserError(f"{self.path}: holds a {name} that is no run's; name another hydra.run.dir")
+                    raise UserError(f"{self.path}: holds a {target.name} that is no run's; name another hydra.run.dir")
             return
         try:
             theirs = flat(read_config(theirs_path))

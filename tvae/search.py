@@ -23,6 +23,7 @@ from omegaconf import DictConfig
 
 from tvae import app, datasets
 from tvae.config import UserError, conf_dir
+from tvae.ranks import join
 from tvae.recipe import complete
 
 try:
@@ -67,6 +68,8 @@ def take_options(words: Sequence[str]) -> tuple[Options, list[str]]:
 def search(cfg: DictConfig, path: Path, options: Options) -> None:
     """Search in `path`; `cfg` is what all trials have in common."""
     shared = list(HydraConfig.get().overrides.task)
+    if not join().is_alone:
+        raise UserError("a search shares its trials, not its runs: start the command several times, without torchrun")
     if cfg.restart:
         raise UserError("restart=true: a search does not start over; remove its directory, or name another")
     space = read_space(options.space, cfg, lambda override: compose_trial([*shared, override]))

@@ -76,8 +76,13 @@ def all_states(n_latents: int) -> Tensor:
     return (torch.arange(2**n_latents)[:, None] >> torch.arange(n_latents) & 1).to(torch.uint8)
 
 
-def init_states(out: Tensor, pi: Tensor, shared: bool, rng: torch.Generator) -> None:
-    """Fill `out` (N, S, ceil(H/8)) uint8 from the prior: S distinct states for each data point, or one set for all."""
+def init_states(
+    out: Tensor, pi: Tensor, shared: bool, rng: torch.Generator, first: int = 0, n_points: int | None = None
+) -> None:
+    """Fill `out` (N, S, ceil(H/8)) uint8 from the prior: S distinct states for each data point, or one set for all.
+
+    `first`, `n_points`: the number of the first data point and of all, where `out` is only of some of them.
+    """
     n_latents, n_states = len(pi), out.shape[1]
     n_all = 2**n_latents if n_latents <= 12 else 0
     draw = _draw_from_all if n_all else _draw_by_rejection
@@ -85,8 +90,12 @@ def init_states(out: Tensor, pi: Tensor, shared: bool, rng: torch.Generator) -> 
         out.copy_(draw(pi, n_states, 1, rng))
         return
     n_at_once = max(1, 2**24 // (n_states * n_latents + n_all))
-    for part in out.split(n_at_once):
-        part.copy_(draw(pi, n_states, len(part), rng))
+    n_points = len(out) if n_points is None else n_points
+    end = first + len(out)
+    for start in range(0, end, n_at_once):  # those before `first` as well, so that each gets what it would get alone
+        drawn = draw(pi, n_states, min(n_at_once, n_points - start), rng)
+        wanted = drawn[max(0, first - start) : end - start]
+        out[max(0, start - first) :][: len(wanted)] = wanted
 
 
 def _draw_from_all(pi: Tensor, n_states: int, n_sets: int, rng: torch.Generator) -> Tensor:

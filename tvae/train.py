@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +16,21 @@ from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from tvae import app, checkpoint, datasets
+from tvae.check import flat
+from tvae.checkpoint import DiskFull
 from tvae.config import Config, ImageConfig, UserError, conf_dir
-from tvae.datasets import Dataset
+from tvae.datasets import Dataset, Picture
 from tvae.figures import draw_comparison, save_figure
 from tvae.fit import Epoch, Fit, make_fit
 from tvae.images import to_output, to_png, write_image, write_tiff
 from tvae.inference import e_step
 from tvae.initialise import check_source, start_from_run
 from tvae.model import log_likelihood
+from tvae.ranks import LostRank, Ranks, join
 from tvae.recipe import complete
-from tvae.report import Report
+from tvae.report import Report, Unwritten
 from tvae.restore import Restored, quality, restore, warn_of_blind_patches
-from tvae.rundir import RunDirectory, read_metrics
+from tvae.rundir import FREE, RunDirectory, read_metrics
 from tvae.states import all_states
 from tvae.streams import Stream
 
@@ -50,20 +54,36 @@ def train(
         raise UserError(f"run={config.run}: is for tvae.denoise and tvae.inpaint, to restore from a run that is there")
     if keep_observed is None:
         keep_observed = config.noise is None
-    config = complete(config)
-    dataset = datasets.load(config)
-    check_source(config, dataset, path)
+    ranks = join()
+    config = ranks.in_turn(lambda: complete(config))
+    dataset = ranks.in_turn(lambda: datasets.load(config))
+    ranks.together(lambda: check_source(config, dataset, path))
     fingerprint = dataset.fingerprint()
-    directory = RunDirectory(path, config, fingerprint)
+    ranks.together(lambda: check_ranks(config, dataset, fingerprint, ranks))
+    directory = ranks.lead(lambda: RunDirectory(path, config, fingerprint))
     try:
-        done = read_metrics(path)
+        (done, *_) = ranks.gather(read_metrics(path))
         if done is not None and done.get("status") == "finished":
             log.info("%s is finished already; restart=true starts over", path)
             return done
-        with app.log_to_file(path / "run.log"):
-            return _train(config, path, dataset, fingerprint, keep_observed, give_up)
+        with app.log_to_file(path / "run.log") if ranks.is_leader else nullcontext():
+            return _train(config, path, dataset, fingerprint, keep_observed, give_up, ranks)
     finally:
-        directory.release()
+        if directory is not None:
+            directory.release()
+
+
+def check_ranks(config: Config, dataset: Dataset, fingerprint: str, ranks: Ranks) -> None:
+    """Raise `UserError` unless the ranks have the same work, and enough of it."""
+    if len(dataset.data) < ranks.size:
+        raise UserError(f"{len(dataset.data)} data points: too few for {ranks.size} processes")
+    options = {name: value for name, value in flat(config).items() if name not in FREE}
+    for rank, (theirs, data) in enumerate(ranks.gather((options, fingerprint))):
+        differing = [f"{name}={theirs[name]}" for name in options if theirs.get(name) != options[name]]
+        if differing:
+            raise UserError(f"process {rank} was started with other options ({', '.join(differing)})")
+        if data != fingerprint:
+            raise UserError(f"process {rank} has other data, though its options are the same")
 
 
 def _train(
@@ -73,31 +93,36 @@ def _train(
     fingerprint: str,
     keep_observed: bool,
     give_up: Callable[[Epoch], bool],
+    ranks: Ranks,
 ) -> dict[str, Any]:
-    fit = make_fit(config, dataset, path)
+    fit = ranks.together(lambda: make_fit(config, dataset, path, ranks))
     history: list[dict[str, Any]] = []
-    saved = checkpoint.load_newest(path)
+    saved = checkpoint.load_newest(path, ranks)
     if saved is not None:
-        fit.load_state_dict(saved["fit"])
-        history = saved["history"]
+        fit.load_state_dict(saved.content["fit"], saved.parts)
+        history = saved.content["history"]
         log.info("%s: going on after epoch %d", path, fit.epoch)
     elif config.init_from is not None:
         start_from_run(fit, Path(config.init_from), fingerprint)
-    report = Report(path, fit, dataset, history)
+    report = Report(path, fit, dataset, history) if ranks.is_leader else Unwritten(fit, history)
     report.facts |= known_facts(config, dataset)
     warn_of_blind_patches(fit)
-    tell_time(fit)
+    if ranks.is_leader:
+        tell_time(fit)
 
     def save() -> float:
-        checkpoint.save(path, {"fit": fit.state_dict(), "history": report.history})
-        report.write("interrupted")  # which is what it is, should the process end before the next save
+        checkpoint.save(path, {"fit": fit.state_dict(), "history": report.history}, fit.parts(), ranks)
+        # which is what it is, should the process end before the next save
+        ranks.lead(lambda: report.write("interrupted"))
         return time.monotonic()
 
     given_up = False
     try:
         with app.stop_on_signal() as stop, logging_redirect_tqdm([logging.getLogger("tvae")]):
             saved_at = time.monotonic()
-            with tqdm(initial=fit.epoch, total=config.epochs, unit="epoch", disable=None) as bar:
+            with tqdm(
+                initial=fit.epoch, total=config.epochs, unit="epoch", disable=None if ranks.is_leader else True
+            ) as bar:
                 for epoch in fit.epochs(stop):
                     found = _restore_now_and_then(fit, dataset, report, keep_observed)
                     report.add_epoch(epoch, found)
@@ -105,12 +130,13 @@ def _train(
                     given_up = fit.epoch < fit.n_epochs and give_up(epoch)
                     if given_up:
                         break
-                    due = time.monotonic() - saved_at >= config.checkpoint_seconds
-                    if due and fit.epoch < fit.n_epochs:
+                    is_due = ranks.any(time.monotonic() - saved_at >= config.checkpoint_seconds)
+                    if is_due and fit.epoch < fit.n_epochs:
                         saved_at = save()
             save()
-    except Exception:
-        report.write("failed")
+    except Exception as error:
+        with suppress(DiskFull):
+            report.write("interrupted" if isinstance(error, LostRank) else "failed")
         raise
     if given_up:
         raise app.GivenUp(f"given up after epoch {fit.epoch}")
@@ -118,7 +144,7 @@ def _train(
         raise app.Interrupted(f"interrupted in epoch {fit.epoch + 1}; the same command goes on from there")
     if dataset.picture is not None:
         report.facts |= restore_to(path, fit, dataset, keep_observed)
-    metrics = report.finish()
+    metrics = ranks.together(report.finish)
     log.info("%s", _summary(metrics, path))
     return metrics
 
@@ -126,11 +152,11 @@ def _train(
 def tell_time(fit: Fit) -> None:
     """Say beforehand if training will take long: from the E-step of some batches, which changes nothing."""
     index = torch.arange(min(len(fit.data), fit.config.batch_size), device=fit.device)
-    observed = None if fit.observed is None else fit.observed[index]
+    x, observed = fit.rows(index)
     times = []
     for _ in range(5):
         started = time.perf_counter()
-        e_step(fit.model, fit.config.ea, fit.data[index], fit.states[index], Stream(0, index), observed)
+        e_step(fit.model, fit.config.ea, x, fit.states[index], Stream(0, index), observed)
         times.append(time.perf_counter() - started)
     # The first ones have threads to start and caches to fill. The rest of a visit takes about as long as the E-step.
     minutes = 2 * min(times) * fit.n_batches * (fit.n_epochs - fit.epoch) / 60
@@ -138,7 +164,7 @@ def tell_time(fit: Fit) -> None:
         fewer = "a larger dataset.train_stride" if isinstance(fit.config.dataset, ImageConfig) else "fewer data points"
         log.warning(
             "%d data points, %d epochs: this takes about %.0f minutes on this machine; less with fewer epochs, "
-            "%s or a smaller model.n_latents", len(fit.data), fit.n_epochs, minutes, fewer,
+            "%s or a smaller model.n_latents", fit.n_points, fit.n_epochs, minutes, fewer,
         )  # fmt: skip
 
 
@@ -160,13 +186,19 @@ def restore_to(path: Path, fit: Fit, dataset: Dataset, keep_observed: bool) -> d
     assert picture is not None
     restored = restore(fit, picture, keep_observed, fit.config.restore_rounds)
     found = quality(restored, picture)
+    scale = write_restored(path, picture, restored, found) if fit.ranks.is_leader else None
+    return {**found, "uncertainty_scale": scale}
+
+
+def write_restored(path: Path, picture: Picture, restored: Restored, found: dict[str, float | None]) -> float:
+    """All pictures of a restored image; returns what white stands for in that of the uncertainty."""
     write_image(path / "input.png", to_png(picture.noisy, picture.image))
     write_image(path / "restored.png", to_png(restored.pixels, picture.image))
     if picture.image.dtype.kind == "f":
         write_image(path / "restored.tiff", to_output(restored.pixels, picture.image))
     scale = write_uncertainty(path, restored)
     save_figure(path / "figures" / "comparison.png", draw_comparison(picture, restored, found))
-    return {**found, "uncertainty_scale": scale}
+    return scale
 
 
 def write_uncertainty(path: Path, restored: Restored) -> float:

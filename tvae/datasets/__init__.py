@@ -14,10 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tvae.config import BarsConfig, Config, ImageConfig, NaturalConfig, UserError
+from tvae.config import ArrayConfig, BarsConfig, Config, ImageConfig, NaturalConfig, UserError
 from tvae.images import Image
+from tvae.mapped import Mapped
 from tvae.model import Model
 from tvae.whitening import Whitening
+
+ROWS_SEEN = 1 << 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +44,7 @@ class Dataset:
     held_out: Tensor | None = None  # (n_test, D): data that nothing is learned from
     whitening: Whitening | None = None  # what was done to the data, to show them as they were
     made_of: str | None = None  # a hash of what the data were made from, where they themselves may differ by rounding
+    file: Mapped | None = None  # the file that `data` lies in, where it is read as it is needed
 
     def fingerprint(self) -> str:
         """A hash of what is trained on, so that a run notices when a file has changed under its name."""
@@ -81,23 +85,36 @@ def load(config: Config) -> Dataset:
         from tvae.datasets import natural
 
         dataset = natural.make(config)
+    elif isinstance(config.dataset, ArrayConfig):
+        from tvae.datasets import array
+
+        dataset = array.make(config.dataset)
     elif isinstance(config.dataset, ImageConfig):
         from tvae.datasets import images
 
         dataset = images.make(config)
     else:
         raise UserError(f"dataset.name={config.dataset.name}: no such data set")
-    known = dataset.data if dataset.observed is None else dataset.data[dataset.observed]
-    if not torch.isfinite(known).all():
+    if not torch.isfinite(known_values(dataset)).all():
         raise UserError(f"dataset={config.dataset.name}: the data hold NaN or infinite values")
     return dataset
+
+
+def known_values(dataset: Dataset) -> Tensor:
+    """All observed values; of data that are read as they are needed, those of `ROWS_SEEN` data points over all."""
+    if dataset.file is None:
+        return dataset.data if dataset.observed is None else dataset.data[dataset.observed]
+    index = torch.linspace(0, len(dataset.data) - 1, min(ROWS_SEEN, len(dataset.data)), dtype=torch.float64).long()
+    values = dataset.data[index]
+    dataset.file.release()
+    return values
 
 
 def units_of(dataset: Dataset, standardise: bool) -> Units:
     """Mean and standard deviation over all observed values, or none."""
     if not standardise:
         return Units()
-    known = (dataset.data if dataset.observed is None else dataset.data[dataset.observed]).double()
+    known = known_values(dataset).double()
     std = known.std(correction=0).item()
     if std == 0:
         raise UserError("the data are constant: there is nothing to learn")

@@ -1,0 +1,96 @@
+"""How the time of an epoch grows: `make runtime`, or `python -m scripts.runtime [--quick] [--out outputs/runtime]`.
+
+Patches of a noisy picture, a decoder of one hidden layer. One of N (data points), D (values of each), H (latents, and
+as many hidden units) and S (states of each data point) is varied at a time; after two epochs, so that states are as in
+training, epochs are timed. Written: the medians, the exponent of a power law through them, and a figure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from scripts.bench import SETTINGS, measure
+from tvae.checkpoint import write_atomically
+from tvae.device import machine
+from tvae.figures import save_figure
+
+BASE: dict[str, Any] = {**SETTINGS["table 1"], "states": 64, "ea": (5, 4, 1)}
+SWEEPS: dict[str, tuple[str, str, list[int]]] = {  # what is varied, its name in a setting, the values
+    "S": ("states in a set, |Phi|", "states", [64, 128, 256, 512, 1024]),
+    "H": ("latents", "latents", [64, 128, 256, 512]),
+    "N": ("data points", "points", [2000, 4000, 8000, 16000]),
+    "D": ("values of a data point", "patch", [6, 8, 12, 16]),
+}
+
+
+def sweep(name: str, n_points: int, n_repeats: int) -> dict[str, Any]:
+    """Seconds per epoch for each value, and the exponent of a power law through them."""
+    _, option, values = SWEEPS[name]
+    timings = []
+    for value in values:
+        setting = {"points": n_points, **BASE, option: value}
+        if option == "latents":
+            setting["hidden"] = [value]
+        timings.append(measure(setting, 10**9, 2, n_repeats, with_dense=False))
+    values = [value**2 for value in values] if name == "D" else values
+    seconds = [timing["seconds_per_epoch"] for timing in timings]
+    return {
+        "values": values,
+        "seconds": seconds,
+        "spread": [[timing[f"seconds_per_epoch_{end}"] for end in ("min", "max")] for timing in timings],
+        "exponent": float(np.polyfit(np.log(values), np.log(seconds), 1)[0]),
+    }
+
+
+def draw(found: dict[str, Any]) -> Figure:
+    figure = Figure(figsize=(13, 3.6), layout="constrained")
+    for axes, (name, line) in zip(figure.subplots(1, len(found)), found.items(), strict=True):
+        first, seconds = line["seconds"][0], np.array(line["seconds"])
+        spread = np.abs(np.array(line["spread"]).T - seconds)
+        axes.errorbar(line["values"], seconds, spread, fmt="o-", capsize=3, label="measured, min to max")
+        axes.plot(line["values"], [first * v / line["values"][0] for v in line["values"]], "k:", label="linear")
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.set_xticks(line["values"], line["values"])
+        axes.minorticks_off()
+        axes.set_xlabel(f"{name}: {SWEEPS[name][0]}")
+        axes.set_title(f"exponent {line['exponent']:.2f}")
+        axes.legend(fontsize="small")
+    figure.supylabel("seconds per epoch")
+    return figure
+
+
+def table(found: dict[str, Any]) -> str:
+    lines = ["| varied | seconds per epoch | exponent |", "|---|---|---|"]
+    for name, line in found.items():
+        cells = ", ".join(f"{v}: {s:.2f}" for v, s in zip(line["values"], line["seconds"], strict=True))
+        lines.append(f"| {name}, {SWEEPS[name][0]} | {cells} | {line['exponent']:.2f} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="fewer data points and repetitions")
+    parser.add_argument("--out", default="outputs/runtime", type=Path)
+    options = parser.parse_args()
+    n_points, n_repeats = (1000, 3) if options.quick else (4000, 5)
+    options.out.mkdir(parents=True, exist_ok=True)
+    found = {}
+    for name in SWEEPS:
+        found[name] = sweep(name, n_points, n_repeats)
+        print(f"{name}: exponent {found[name]['exponent']:.2f}", flush=True)
+    content = {"machine": machine(), "n_points": n_points, "sweeps": found}
+    write_atomically(options.out / "runtime.json", (json.dumps(content, indent=2) + "\n").encode())
+    write_atomically(options.out / "runtime.md", table(found).encode())
+    save_figure(options.out / "runtime.png", draw(found))
+    print(table(found) + f"written to {options.out}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""Two processes against one, and what that says of many: `make scaling`, or `python -m scripts.scaling [--quick]`.
+
+Measured: seconds per epoch of one process and of two, one thread each, by turns, for two decoders and two sizes of the
+global minibatch; and of one process the share of a step that does not depend on the size of the minibatch. Calculated
+from that, with the assumptions below: time per epoch and traffic of 1, 10 and 100 nodes for 10^7 and 10^8 patches.
+
+A step of B data points on K ranks takes
+
+    T = c B' / p + f + 2 (K - 1) / K G / w + 2 (K - 1) l
+
+c: seconds of a core for a data point; p: cores of a rank times how well they are used; f: the fixed part (Adam,
+Python); G: bytes of the gradient, w: bytes a second and l: seconds of delay of the network (a ring); B': data points of
+the rank that has most of a minibatch, which is drawn from all data: B/K + sqrt(2 B/K log K).
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import math
+import statistics
+import tempfile
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from scripts import chaos
+from tvae.checkpoint import write_atomically
+from tvae.device import machine
+
+DECODERS = {  # patches of camera with noise, in the manner of the paper's Tables 1 and 2
+    "64-64-64": ["dataset.patch_size=8", "model.n_latents=64", "model.hidden=[64]"],
+    "512-512-144": ["dataset.patch_size=12", "model.n_latents=512", "model.hidden=[512]"],
+}
+BATCHES = (32, 256)
+CORES, USED = 16, 0.7  # assumed: of a node, which is a rank; and how well more than one of them are used
+BYTES_PER_SECOND, DELAY = 1.25e9, 50e-6  # assumed: 10 Gbit/s Ethernet
+PATCHES = (10**7, 10**8)
+NODES = (1, 10, 100)
+SIZES, BATCH_PER_NODE = (300, 300, 256), 1024  # assumed: patches of 16x16; data points of a node in a minibatch
+
+
+def seconds_per_epoch(options: list[str], n_ranks: int, folder: Path, name: str) -> list[float]:
+    """Of all epochs but the first."""
+    where = folder / name
+    log = folder / f"{name}.log"
+    codes = chaos.wait(chaos.start("train", [*options, "threads=1", f"hydra.run.dir={where}"], log, n_ranks), 3600)
+    if any(codes):
+        raise SystemExit(f"{name} ended with {codes}:\n{log.read_text()}")
+    with open(where / "history.csv") as file:
+        return [float(row["seconds"]) for row in csv.DictReader(file)][1:]
+
+
+def measure(n_repeats: int, n_epochs: int, stride: int, folder: Path) -> list[dict[str, Any]]:
+    found = []
+    for decoder, of_model in DECODERS.items():
+        for batch in BATCHES:
+            options = ["dataset=camera", "noise=25", *of_model, f"batch_size={batch}", f"epochs={n_epochs}",
+                       f"dataset.train_stride={stride}", "restore_every=1000"]  # fmt: skip
+            times: dict[int, list[float]] = {1: [], 2: []}
+            for i in range(n_repeats):
+                for n_ranks, seconds in times.items():
+                    name = f"{decoder}_{batch}_{n_ranks}_{i}"
+                    seconds.append(statistics.median(seconds_per_epoch(options, n_ranks, folder, name)))
+            ratios = [one / two for one, two in zip(times[1], times[2], strict=True)]
+            found.append({"decoder": decoder, "batch": batch, "one": times[1], "two": times[2], "ratios": ratios})
+            print(
+                f"{decoder}, minibatches of {batch}: {' '.join(f'{r:.2f}' for r in ratios)} times as fast", flush=True
+            )
+    return found
+
+
+def table(found: list[dict[str, Any]]) -> str:
+    lines = [
+        "| decoder | minibatch | one process, s per epoch | two processes | ratio, median (min..max) |",
+        "|---|---|---|---|---|",
+    ]
+    for row in found:
+        one, two, ratio = (statistics.median(row[name]) for name in ("one", "two", "ratios"))
+        spread = f"{min(row['ratios']):.2f}..{max(row['ratios']):.2f}"
+        lines.append(f"| {row['decoder']} | {row['batch']} | {one:.2f} | {two:.2f} | {ratio:.2f} ({spread}) |")
+    return "\n".join(lines) + "\n"
+
+
+def costs(found: list[dict[str, Any]], n_points: int) -> tuple[float, float]:
+    """(c, f) of the larger decoder: the line through its seconds per step against the size of the minibatch."""
+    rows = [row for row in found if row["decoder"] == list(DECODERS)[-1]]
+    steps = [(row["batch"], statistics.median(row["one"]) * row["batch"] / n_points) for row in rows]
+    (small, fast), (large, slow) = steps[0], steps[-1]
+    per_point = (slow - fast) / (large - small)
+    return per_point, max(0.0, fast - per_point * small)
+
+
+def calculate(per_point: float, fixed: float) -> list[dict[str, float]]:
+    n_bytes = 4 * sum(a * b + b for a, b in pairwise(SIZES))
+    rows = []
+    for n_patches in PATCHES:
+        for nodes in NODES:
+            share = BATCH_PER_NODE
+            most = share + math.sqrt(2 * share * math.log(nodes)) if nodes > 1 else share
+            traffic = 2 * (nodes - 1) / nodes * n_bytes
+            network = traffic / BYTES_PER_SECOND + 2 * (nodes - 1) * DELAY
+            step = per_point * most / (CORES * USED) + fixed + network
+            n_steps = n_patches / (share * nodes)
+            rows.append({
+                "patches": n_patches, "nodes": nodes, "ms_per_step": 1000 * step, "network_share": network / step,
+                "hours_per_epoch": n_steps * step / 3600, "gb_per_epoch_and_node": traffic * n_steps / 1e9,
+            })  # fmt: skip
+    return rows
+
+
+def calculated_table(rows: list[dict[str, float]]) -> str:
+    lines = [
+        "| patches | nodes | step | of it network | epoch | traffic of a node in an epoch |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        lines.append(
+            f"| 10^{math.log10(row['patches']):.0f} | {row['nodes']} | {row['ms_per_step']:.0f} ms "
+            f"| {row['network_share']:.0%} | {60 * row['hours_per_epoch']:.1f} min "
+            f"| {row['gb_per_epoch_and_node']:.1f} GB |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="fewer patches, epochs and repetitions")
+    parser.add_argument("--out", type=Path, default=Path("outputs/scaling"))
+    options = parser.parse_args()
+    n_repeats, n_epochs, stride = (1, 3, 6) if options.quick else (3, 4, 3)
+    with tempfile.TemporaryDirectory() as folder:
+        found = measure(n_repeats, n_epochs, stride, Path(folder))
+    n_points = math.ceil((256 - 12) / stride + 1) ** 2
+    per_point, fixed = costs(found, n_points)
+    rows = calculate(per_point, fixed)
+    content = {"machine": machine(), "measured": found, "calculated": rows, "seconds_of_a_core_per_point": per_point,
+               "fixed_seconds_per_step": fixed}  # fmt: skip
+    options.out.mkdir(parents=True, exist_ok=True)
+    text = f"{table(found)}\n{1e3 * per_point:.3f} ms of a core for a data point, {1e3 * fixed:.2f} ms for a step\n\n"
+    text += calculated_table(rows)
+    write_atomically(options.out / "scaling.json", (json.dumps(content, indent=2) + "\n").encode())
+    write_atomically(options.out / "scaling.md", text.encode())
+    print(text + f"written to {options.out}")
+
+
+if __name__ == "__main__":
+    main()

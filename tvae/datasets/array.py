@@ -1,0 +1,55 @@
+"""Data points in a NumPy file, read as they are needed: more of them than fit into memory.
+
+`dataset=array dataset.file=FILE.npy`: (N, D), or (N, height, width) or (N, height, width, channels) for pictures, of
+real numbers or integers. Mean, variance and the run's fingerprint are taken from `ROWS_SEEN` data points over all of
+the file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from pathlib import Path
+
+import numpy as np
+
+from tvae.config import ArrayConfig, UserError
+from tvae.datasets import Dataset, known_values
+from tvae.mapped import Mapped
+
+TYPES = ("float16", "float32", "float64", "uint8", "int16", "int32")
+
+
+def make(options: ArrayConfig) -> Dataset:
+    if options.file is None:
+        raise UserError("dataset.file: no value was given; dataset=array needs it")
+    array = open_array(Path(options.file))
+    n_points, *sides = array.shape
+    n_values = math.prod(sides)
+    root = math.isqrt(n_values)
+    shape = tuple(sides) if len(sides) > 1 else (root, root) if root**2 == n_values else (1, n_values)
+    file = Mapped(array)
+    data = file.tensor.view(n_points, n_values)
+    seen = known_values(Dataset(data, shape, file=file))
+    made_of = hashlib.sha256(f"{array.shape} {array.dtype}".encode())
+    made_of.update(seen.numpy().data)
+    return Dataset(data, shape, file=file, made_of=made_of.hexdigest())
+
+
+def open_array(path: Path) -> np.memmap:
+    """The file as an array; nothing is read yet, and nothing that is done to it changes the file."""
+    try:
+        array = np.load(path, mmap_mode="c", allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise UserError(f"{path}: not a NumPy file of numbers ({error})") from error
+    problem = (
+        "holds several arrays; must be a .npy file of one" if not isinstance(array, np.memmap)
+        else f"is of type {array.dtype}; must be {', '.join(TYPES)}" if str(array.dtype) not in TYPES
+        else f"has the shape {array.shape}; must be (N, D), (N, height, width) or (N, height, width, channels)"
+        if not 2 <= array.ndim <= 4 or 0 in array.shape
+        else "is stored column by column; save it with numpy.ascontiguousarray" if not array.flags.c_contiguous
+        else None
+    )  # fmt: skip
+    if problem:
+        raise UserError(f"{path}: {problem}")
+    return array

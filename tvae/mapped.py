@@ -1,0 +1,47 @@
+"""Arrays in files, for data and states that do not fit into memory.
+
+What is read or written through a mapping counts as resident until it is dropped, which the system does only when memory
+is short. `Mapped.release` drops it at once: nothing is lost, for the file holds it, and the resident part stays small.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tvae.checkpoint import DiskFull
+
+ROWS_BETWEEN = 4096  # rows touched before pages are dropped; a touch maps 64 KB at most, so 256 MB of each file
+
+
+class Mapped:
+    """A file as a tensor."""
+
+    def __init__(self, array: np.memmap):
+        self.tensor: Tensor = torch.from_numpy(array)
+        self._map: mmap.mmap = array._mmap  # type: ignore[attr-defined]
+
+    def release(self) -> None:
+        """Drop what is in memory; where the system cannot, do nothing."""
+        if hasattr(mmap, "MADV_DONTNEED"):
+            self._map.madvise(mmap.MADV_DONTNEED)
+
+
+def create(path: Path, shape: tuple[int, ...]) -> Mapped:
+    """A new file of bytes, or one that is there and has its size. Its space is taken at once: a full disk is an error
+    here, while later it would end the process."""
+    size = math.prod(shape)
+    with open(path, "ab") as file:
+        try:
+            file.truncate(size)
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, size)
+        except OSError as error:
+            raise DiskFull(f"{path}: no room for {size / 2**30:.1f} GB of states ({error.strerror})") from error
+    return Mapped(np.memmap(path, np.uint8, "r+", shape=shape))

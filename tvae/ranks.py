@@ -1,0 +1,192 @@
+"""The processes that train one model together: who they are, and what they tell each other.
+
+`torchrun -m tvae.train ...` starts them, or submitit with several tasks; a process that was started otherwise is alone,
+and then nothing here costs anything. Each rank owns a contiguous part of the data points and their states. The decoder
+is the same on all of them, because all of them take the same steps by the same sums.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+Result = TypeVar("Result")
+
+TIMEOUT = timedelta(minutes=30)  # for a rank that is late; one that has ended is noticed at once
+
+
+class LostRank(Exception):
+    """Another rank has ended or cannot be reached: exit code 1."""
+
+
+@contextmanager
+def _connected() -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:  # what torch raises, whatever the cause
+        reason = str(error).splitlines()[0]
+        raise LostRank(
+            f"another process of this run has ended or cannot be reached ({reason}); "
+            "the same command goes on from the last checkpoint"
+        ) from error
+
+
+@dataclass(frozen=True)
+class Ranks:
+    rank: int = 0
+    size: int = 1
+
+    @property
+    def is_leader(self) -> bool:
+        """The one that writes files."""
+        return self.rank == 0
+
+    @property
+    def is_alone(self) -> bool:
+        return self.size == 1
+
+    def part(self, n: int) -> range:
+        """Which of n data points are this rank's."""
+        return range(self.rank * n // self.size, (self.rank + 1) * n // self.size)
+
+    def add(self, tensors: Sequence[Tensor]) -> None:
+        """Replace each by its sum over all ranks: the same to the last bit on all of them."""
+        if self.is_alone or not tensors:
+            return
+        flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
+        with _connected():
+            dist.all_reduce(flat)
+        for tensor, total in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
+            tensor.copy_(total.view_as(tensor))
+
+    def any(self, flag: bool) -> bool:
+        """Whether it is true on some rank."""
+        if self.is_alone:
+            return flag
+        found = torch.tensor([float(flag)])
+        self.add([found])
+        return bool(found.item())
+
+    def gather(self, value: Any) -> list[Any]:
+        """The value of every rank, on all of them."""
+        if self.is_alone:
+            return [value]
+        values = [None] * self.size
+        with _connected():
+            dist.all_gather_object(values, value)
+        return values
+
+    def together(self, action: Callable[[], Result]) -> Result:
+        """The action on every rank; what goes wrong on one of them is raised on all."""
+        if self.is_alone:
+            return action()
+        problem: Exception | None = None
+        try:
+            result = action()
+        except LostRank:
+            raise
+        except Exception as error:
+            problem = _sendable(error)
+        problems = [found for found in self.gather(problem) if found is not None]
+        if problems:
+            problems[0].is_shared = True  # so that only the leader tells of it
+            raise problems[0]
+        return result
+
+    def lead(self, action: Callable[[], Result]) -> Result | None:
+        """The action on the leader alone, while the others wait; what goes wrong is raised on all."""
+        return self.together(lambda: action() if self.is_leader else None)
+
+    def in_turn(self, action: Callable[[], Result]) -> Result:
+        """The action on every rank, the leader first: others find what it has downloaded or cached."""
+        if self.is_alone:
+            return action()
+        first = self.lead(action)
+        found = self.together(lambda: first if self.is_leader else action())
+        assert found is not None
+        return found
+
+
+ALONE = Ranks()
+_joined: Ranks | None = None
+
+
+def join() -> Ranks:
+    """The ranks that this process was started with; the first call connects them, and waits for those that are late."""
+    global _joined
+    if _joined is None:
+        _joined = _connect()
+    return _joined
+
+
+def is_joined() -> bool:
+    return _joined is not None
+
+
+def leave() -> None:
+    """End the connection, where there is one."""
+    global _joined
+    if dist.is_available() and dist.is_initialized():
+        dist.destroy_process_group()
+    _joined = None
+
+
+def rank_here() -> int:
+    """Among all ranks, also before they are joined."""
+    return int(os.environ.get("RANK", 0))
+
+
+def attempt() -> int:
+    """How often torchrun has started these ranks anew."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
+
+
+def local_rank() -> int:
+    """Among the ranks on this machine."""
+    return int(os.environ.get("LOCAL_RANK", 0))
+
+
+def local_size() -> int:
+    return int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+
+
+def _connect() -> Ranks:
+    _read_submitit()
+    rank, size = rank_here(), int(os.environ.get("WORLD_SIZE", 1))
+    if size == 1:
+        return ALONE
+    is_agents = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # torchrun keeps the store then
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    with _connected():
+        store = dist.TCPStore(address, port, size, is_master=rank == 0 and not is_agents, timeout=TIMEOUT)
+        # Names of its own for each attempt: what the one before has left in the store would be taken for an answer.
+        own = dist.PrefixStore(f"tvae/{attempt()}", store)
+        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+        dist.init_process_group(backend, store=own, rank=rank, world_size=size, timeout=TIMEOUT)
+    return Ranks(rank, size)
+
+
+def _read_submitit() -> None:
+    """Where submitit has started several tasks, say so in the variables that torchrun uses."""
+    if "SUBMITIT_EXECUTOR" not in os.environ or "RANK" in os.environ:
+        return
+    from submitit.helpers import TorchDistributedEnvironment
+
+    TorchDistributedEnvironment().export(set_cuda_visible_devices=False)
+
+
+def _sendable(error: Exception) -> Exception:
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
