@@ -31,9 +31,10 @@ import torch
 from tvae import checkpoint
 from tvae.datasets.named import camera
 from tvae.images import write_image
+from tvae.rundir import FIGURES, IMAGES
 
 ENDS_WITHIN = 60.0  # seconds, for ranks that have lost one
-FILES = ("input.png", "restored.png", "uncertainty.png", "uncertainty.tiff", "figures/comparison.png", "data.sha256")
+FILES = ("data.sha256", *IMAGES, *(f"figures/{name}" for name in FIGURES))
 
 context = multiprocessing.get_context("forkserver")  # a process that has all imported, from which others start at once
 context.set_forkserver_preload(["tvae.denoise", "torch.utils.tensorboard"])
@@ -108,7 +109,7 @@ def differences(a: Any, b: Any, where: str = "") -> list[str]:
         return [found for i, pair in enumerate(zip(a, b, strict=True)) for found in differences(*pair, f"{where}/{i}")]
     if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
         return [] if a.dtype == b.dtype and torch.equal(a, b) else [where]
-    return [] if a == b else [where]
+    return [] if a == b else [where or "/"]
 
 
 def torment(
@@ -165,6 +166,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("outputs/chaos"))
     options = parser.parse_args()
+    if options.out.exists() and not (options.out / "piece.png").exists() and any(options.out.iterdir()):
+        sys.exit(f"{options.out}: holds other things; name another folder with --out")
     shutil.rmtree(options.out, ignore_errors=True)
     options.out.mkdir(parents=True)
     n_runs, n_different = torment(

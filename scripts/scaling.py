@@ -6,10 +6,11 @@ from that, with the assumptions below: time per epoch and traffic of 1, 10 and 1
 
 A step of B data points on K ranks takes
 
-    T = c B' / p + f + 2 (K - 1) / K G / w + 2 (K - 1) l
+    T = c B' / p + f + 2 (K - 1) / K G / w + 4 (K - 1) l
 
 c: seconds of a core for a data point; p: cores of a rank times how well they are used; f: the fixed part (Adam,
-Python); G: bytes of the gradient, w: bytes a second and l: seconds of delay of the network (a ring); B': data points of
+Python); G: bytes of the gradient, w: bytes a second and l: seconds of delay of the network (two rings, of which one
+only asks whether to stop); B': data points of
 the rank that has most of a minibatch, which is drawn from all data: B/K + sqrt(2 B/K log K).
 """
 
@@ -100,7 +101,7 @@ def calculate(per_point: float, fixed: float) -> list[dict[str, float]]:
             share = BATCH_PER_NODE
             most = share + math.sqrt(2 * share * math.log(nodes)) if nodes > 1 else share
             traffic = 2 * (nodes - 1) / nodes * n_bytes
-            network = traffic / BYTES_PER_SECOND + 2 * (nodes - 1) * DELAY
+            network = traffic / BYTES_PER_SECOND + 4 * (nodes - 1) * DELAY
             step = per_point * most / (CORES * USED) + fixed + network
             n_steps = n_patches / (share * nodes)
             rows.append({

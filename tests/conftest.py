@@ -63,7 +63,7 @@ def random_mask(n_points=5, n_outputs=7, seed=2):
 def draw_states(pi, n_states, n_points, shared, rng):
     """(N, S, ceil(H/8)): initial states, as a run makes them."""
     packed = torch.empty(n_points, n_states, (len(pi) + 7) // 8, dtype=torch.uint8)
-    init_states(packed, pi, shared, rng)
+    init_states(packed, pi, shared, lambda first: rng)
     return packed
 
 

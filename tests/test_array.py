@@ -8,9 +8,10 @@ import pytest
 import torch
 from conftest import small_config
 
-from tvae import datasets, mapped
+from tvae import checkpoint, datasets, mapped
+from tvae import fit as fit_module
 from tvae.checkpoint import DiskFull
-from tvae.config import ArrayConfig, UserError
+from tvae.config import ArrayConfig, ModelConfig, StatesConfig, UserError
 from tvae.datasets import Dataset, bars
 from tvae.datasets.array import make
 from tvae.fit import Fit
@@ -121,6 +122,40 @@ def test_what_is_released_is_not_resident_and_not_lost(tmp_path):
     states.release()
     assert resident("RssFile") < before + 10
     assert (states.tensor == 7).all()
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads Linux's /proc")
+def test_little_is_resident_at_any_time(tmp_path, monkeypatch):
+    """Making states, looking at the data, training, saving and loading: each would touch all of the files."""
+    monkeypatch.setattr(fit_module, "PART_BYTES", 1 << 22)
+    monkeypatch.setattr(checkpoint, "HELD_BYTES", 0)
+    n_points, most = 200_000, 0.0
+    np.save(tmp_path / "data.npy", np.random.default_rng(0).random((n_points, 256), dtype=np.float32))  # 195 MB
+    release = mapped.Mapped.release
+
+    def watched(self):
+        nonlocal most
+        most = max(most, resident("RssFile"))
+        release(self)
+
+    monkeypatch.setattr(mapped.Mapped, "release", watched)
+    config = small_config(
+        dataset=ArrayConfig(file=str(tmp_path / "data.npy"), standardise=True),
+        model=ModelConfig(n_latents=120, hidden=[], sigma2=None),
+        states=StatesConfig(n_states=64, memmap=True),  # 183 MB
+        batch_size=64,
+        epochs=1,
+    )
+    np.load(tmp_path / "data.npy", mmap_mode="r").sum()  # whatever numpy loads on first use
+    before = resident("RssFile")
+    fit = Fit(config, datasets.load(config), CPU, tmp_path)
+    asked = iter(range(10**6))
+    list(fit.epochs(lambda: next(asked) > 200))
+    checkpoint.save(tmp_path, {"fit": fit.state_dict()}, fit.parts())
+    saved = checkpoint.load_newest(tmp_path)
+    fit.load_state_dict(saved.content["fit"], saved.parts)
+    assert before < most < before + 170  # less than either file has, with what torch maps of itself
+    assert resident("RssFile") < before + 100
 
 
 def test_no_room_for_the_states(tmp_path):

@@ -91,6 +91,17 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypat
     assert [p.name for p in tmp_path.iterdir()] == [checkpoint.NAME]
 
 
+def test_a_damaged_one_does_not_become_the_previous_one(tmp_path):
+    checkpoint.save(tmp_path, content(1))
+    checkpoint.save(tmp_path, content(2))
+    (tmp_path / checkpoint.NAME).write_bytes(b"damaged")
+    saved = checkpoint.load_newest(tmp_path)
+    checkpoint.reinstate(saved)
+    checkpoint.save(tmp_path, content(3))
+    (tmp_path / checkpoint.NAME).write_bytes(b"damaged")
+    assert equal(checkpoint.load_newest(tmp_path).content, content(1))
+
+
 def rows(first, n):
     return torch.arange(first, first + n)[:, None].expand(n, 3).to(torch.uint8).contiguous()
 

@@ -28,9 +28,25 @@ GROUPS = [
 ]
 
 
+NEEDED = {"dataset=file": "image=picture.png", "experiment=natural_deep": "init_from=null"}
+
+
 @pytest.mark.parametrize("choice", GROUPS)
 def test_every_file_composes_and_passes_the_check(choice):
-    resolve(composed(choice, *(["image=picture.png"] if choice == "dataset=file" else [])))
+    if choice in NEEDED:
+        with pytest.raises(UserError, match="no value was given"):
+            resolve(composed(choice))
+    resolve(composed(choice, *([NEEDED[choice]] if choice in NEEDED else [])))
+
+
+@pytest.mark.parametrize(("name", "nodes", "tasks"), [("slurm", 1, 1), ("slurm_nodes", 4, 2)])
+def test_launchers_of_clusters(name, nodes, tasks):
+    pytest.importorskip("hydra_plugins.hydra_submitit_launcher", reason="pip install 'tvae[slurm]'")
+    with initialize_config_dir(conf_dir(), version_base="1.3"):
+        launcher = compose("config", [f"hydra/launcher={name}"], return_hydra_config=True).hydra.launcher
+    assert launcher._target_.endswith("SlurmLauncher")
+    assert (launcher.nodes, launcher.tasks_per_node) == (nodes, tasks)
+    assert launcher.max_num_timeout > 0  # a run that reaches the time limit goes on
 
 
 def test_an_experiment_sets_values_and_the_command_line_wins():

@@ -189,7 +189,7 @@ from tvae.states import init_states
 from tvae.streams import Stream, generator
 model = Model(Decoder(12, [5], 7, "relu", generator(0)), torch.full((12,), 0.2), 1.0)
 packed = torch.empty(3, 16, (model.n_latents + 7) // 8, dtype=torch.uint8)
-init_states(packed, model.pi, True, generator(0))
+init_states(packed, model.pi, True, lambda first: generator(0))
 step = e_step(model, EaConfig(), torch.zeros(3, 7), packed, Stream(0, torch.arange(3)))
 assert step.elbo.isfinite().all()
 native.FirstLayer.apply(packed[0], model.decoder.weights[0], model.decoder.biases[0]).sum().backward()

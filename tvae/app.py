@@ -13,6 +13,7 @@ import signal
 import string
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -32,11 +33,11 @@ from omegaconf.errors import OmegaConfBaseException
 
 from tvae import config as configuration
 from tvae.check import did_you_mean, resolve
-from tvae.checkpoint import DamagedCheckpoint, DiskFull
+from tvae.checkpoint import NO_ROOM, DamagedCheckpoint, DiskFull
 from tvae.config import Config, UserError
 from tvae.device import n_cores
 from tvae.fit import TrainingFailed
-from tvae.ranks import LostRank, attempt, is_joined, join, leave, local_rank, local_size, rank_here
+from tvae.ranks import LostRank, Ranks, attempt, is_joined, join, leave, local_rank, local_size, rank_here
 
 log = logging.getLogger("tvae")
 
@@ -70,23 +71,28 @@ FAILURES = "TVAE_FAILURES"  # in the environment: the file to which jobs of a mu
 
 def run(task: Callable[[Config, Path], object], cfg: DictConfig) -> None:
     """The body of a Hydra job: `task` on the checked configuration and the run directory."""
-    _log_to_terminal()
     path = Path(HydraConfig.get().runtime.output_dir)
+    is_multirun = HydraConfig.get().mode == RunMode.MULTIRUN
     try:
-        config = resolve(cfg)
+        if is_multirun and "joblib" in HydraConfig.get().launcher._target_ and "TORCHELASTIC_RUN_ID" in os.environ:
+            raise UserError("hydra/launcher=joblib: not under torchrun; jobs side by side, or processes of one job")
+        ranks = join()
+        _log_to_terminal()
+        config = ranks.together(lambda: resolve(cfg))
         config.threads = config.threads or threads_of_job()
         config.restart = config.restart and attempt() == 0  # what an attempt before has saved is not to be thrown away
-        task(config, _shared(path))
+        task(config, _shared(path, ranks))
     except Exception as error:
-        if HydraConfig.get().mode == RunMode.MULTIRUN and not isinstance(error, Interrupted):
+        goes_on = is_multirun and not isinstance(error, Interrupted)
+        if goes_on and (not is_joined() or join().is_alone or getattr(error, "is_shared", False)):
             _note_failure(f"{path}: {one_line(error)}")
             raise  # Hydra goes on with the other jobs and raises this again at the end
         _give_up(error)
 
 
-def _shared(path: Path) -> Path:
+def _shared(path: Path, ranks: Ranks) -> Path:
     """The leader's run directory, for all ranks."""
-    theirs = Path(join().gather(str(path))[0])
+    theirs = Path(ranks.gather(str(path))[0])
     if theirs != path:
         with suppress(OSError):
             path.rmdir()  # Hydra has made it, for a name that depends on the time
@@ -115,6 +121,7 @@ def launch(job: Callable[[], None]) -> None:
     show_traceback = os.environ.get("HYDRA_FULL_ERROR") == "1"
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra hands its exceptions on, instead of printing and exiting with 1
     _log_to_terminal()
+    threading.excepthook = _end_of_thread
     with tempfile.TemporaryDirectory(prefix="tvae-") as folder:
         failures = Path(folder) / "failures"
         os.environ[FAILURES] = str(failures)
@@ -129,6 +136,12 @@ def launch(job: Callable[[], None]) -> None:
             if failures.exists() and rank_here() == 0:
                 print("jobs that failed:", *failures.read_text().splitlines(), sep="\n  ", file=sys.stderr)
             _give_up(error)
+
+
+def _end_of_thread(end: threading.ExceptHookArgs) -> None:
+    """A full disk is met by the thread that writes for TensorBoard, and told by the main one, which is handed it."""
+    if not (isinstance(end.exc_value, OSError) and end.exc_value.errno in NO_ROOM):
+        threading.__excepthook__(end)
 
 
 def callable_as(module: str, function: str) -> None:
@@ -149,10 +162,14 @@ def _give_up(error: Exception) -> None:
         lines, code = list(error.problems), 2
     elif isinstance(error, (HydraException, OmegaConfBaseException)) or "Config group override" in str(error):
         lines, code = _composition_problems(error), 2
+    elif isinstance(error, OSError) and error.errno in NO_ROOM:
+        lines, code = [f"{error.filename or 'a file of the run'}: cannot be written ({error.strerror})"], 1
     elif isinstance(error, OSError) and error.filename is not None:
         lines, code = [f"{error.filename}: {error.strerror}"], 2
-    elif isinstance(error, (TrainingFailed, DamagedCheckpoint, DiskFull, Interrupted, LostRank)):
+    elif isinstance(error, (TrainingFailed, DamagedCheckpoint, DiskFull, Interrupted)):
         lines, code = [str(error)], 1
+    elif isinstance(error, LostRank):
+        lines, code = [], 1  # it has been logged
     elif isinstance(error, RuntimeError) and "srun" in str(error):
         lines, code = ["hydra/launcher: this machine is no part of a SLURM cluster (there is no srun)"], 2
     elif type(error).__module__.startswith("submitit."):  # of a job on another machine; its text ends with the cause
@@ -160,9 +177,9 @@ def _give_up(error: Exception) -> None:
     else:
         raise error
     # Of what all ranks know, the leader tells; of what goes wrong before they are joined, the first on each machine.
-    is_told = getattr(error, "is_shared", False) if is_joined() else local_rank() > 0
+    is_others = getattr(error, "is_shared", False) if is_joined() else local_rank() > 0
     who = f"process {rank_here()}: " if rank_here() else ""
-    for line in lines if not (rank_here() and is_told) else ():
+    for line in lines if not (rank_here() and is_others) else ():
         print(f"error: {who}{line}" if code == 2 else f"{who}{line}", file=sys.stderr)
     sys.exit(code)
 
@@ -237,7 +254,8 @@ def log_to_file(path: Path) -> Iterator[None]:
 def stop_on_signal() -> Iterator[Callable[[], bool]]:
     """Within, Ctrl-C and SIGTERM make the yielded function true; a second one ends the process at once.
 
-    Under torchrun, which hands on what the terminal has sent to all, only after a while.
+    Under torchrun, which hands on what the terminal has sent to all, only after a while. submitit tells of the time
+    limit by SIGUSR2: this, too, makes it true, and is handed on to submitit at the end, which queues the job again.
     """
     received: list[float] = []
     patience = REPEATED if "TORCHELASTIC_RUN_ID" in os.environ else 0
@@ -249,12 +267,21 @@ def stop_on_signal() -> Iterator[Callable[[], bool]]:
         elif len(received) > 1 and received[-1] - received[0] >= patience:
             raise KeyboardInterrupt
 
+    def note_limit(number: int, frame: object) -> None:
+        limit_received.append(number)
+
+    limit_received: list[int] = []
+    handlers: dict[int, Callable[[int, Any], None]] = {signal.SIGINT: note, signal.SIGTERM: note}
+    if "SUBMITIT_EXECUTOR" in os.environ:
+        handlers[signal.SIGUSR2] = note_limit
     try:
-        before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+        before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     except ValueError:  # not in the main thread, so no signal arrives here
         before = {}
     try:
-        yield lambda: bool(received)
+        yield lambda: bool(received or limit_received)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        if limit_received:
+            signal.raise_signal(signal.SIGUSR2)

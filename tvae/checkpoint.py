@@ -17,7 +17,7 @@ import logging
 import os
 import pickle
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +40,8 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 class DamagedCheckpoint(Exception):
     """A file that is not, or no longer, what was written."""
 
+    is_shared = False  # by all ranks
+
 
 class DiskFull(Exception):
     """Something could not be written: exit code 1."""
@@ -61,6 +63,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Saved:
+    path: Path
     content: dict[str, Any]
     parts: list[Part]
 
@@ -102,11 +105,12 @@ def save(
     try:
         ranks.together(lambda: _write_parts(directory, parts, ranks.is_alone, listed))
         every = [entry for entries in ranks.gather(listed) for entry in entries]
-        ranks.lead(lambda: _write_newest(directory, {**content, "parts": every}))
     except BaseException:
         for name in (entry["file"] for entry in listed if entry["file"]):
             (directory / name).unlink(missing_ok=True)
         raise
+    # From here on the parts may be those of the newest checkpoint; if they are not, the next one removes them.
+    ranks.lead(lambda: _write_newest(directory, {**content, "parts": every}))
 
 
 def _write_parts(
@@ -206,7 +210,8 @@ def read(path: Path, checksum: str = "") -> dict[str, Any]:
 
 def load_newest(directory: Path, ranks: Ranks = ALONE) -> Saved | None:
     """The newest checkpoint that is whole; None where there is none at all. To be called on all ranks."""
-    found = [directory / name for name in (NAME, PREVIOUS) if (directory / name).exists()]
+    here = [name for name in (NAME, PREVIOUS) if (directory / name).exists()]
+    found = [directory / name for name in ranks.gather(here)[0]]  # what the leader sees
     for path in found:
         saved, problem = None, None
         try:
@@ -221,8 +226,16 @@ def load_newest(directory: Path, ranks: Ranks = ALONE) -> Saved | None:
         if ranks.is_leader:
             log.warning("%s; it is not used", problems[0])
     if found:
-        raise DamagedCheckpoint(f"{directory}: no checkpoint there is readable; restart=true starts over")
+        unreadable = DamagedCheckpoint(f"{directory}: no checkpoint there is readable; restart=true starts over")
+        unreadable.is_shared = True
+        raise unreadable
     return None
+
+
+def reinstate(saved: Saved) -> None:
+    """Let a checkpoint that was read be the newest, in place of a damaged one, which must not become the previous."""
+    if saved.path.name == PREVIOUS:
+        os.replace(saved.path, saved.path.with_name(NAME))
 
 
 def _open(path: Path) -> Saved:
@@ -240,17 +253,20 @@ def _open(path: Path) -> Saved:
         ]
     except (KeyError, TypeError) as error:
         raise DamagedCheckpoint(f"{path}: not a checkpoint of this program") from error
-    return Saved(content, parts)
+    return Saved(path, content, parts)
 
 
-def copy_rows(parts: Iterable[Part], name: str, out: Tensor, first: int) -> None:
-    """Fill `out` with the rows of this name from number `first` on."""
+def copy_rows(
+    parts: Iterable[Part], name: str, out: Tensor, first: int, release: Callable[[], None] = lambda: None
+) -> None:
+    """Fill `out` with the rows of this name from number `first` on; `release`: called after each part."""
     start, end = 0, first + len(out)
     for part in (part for part in parts if part.name == name):
         stop = start + part.shape[0]
         low, high = max(start, first), min(stop, end)
         if low < high:
             out[low - first : high - first].copy_(part.load()[low - start : high - start])
+            release()
         start = stop
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 import tvae
-from tvae.ranks import local_rank
+from tvae.ranks import local_rank, local_size
 
 
 def device_problems(name: str) -> list[str]:
@@ -27,6 +27,12 @@ def device_problems(name: str) -> list[str]:
         return [f"device={name}: this machine has {torch.cuda.device_count()} CUDA devices"]
     if kind == "mps" and not torch.backends.mps.is_available():
         return ["device=mps: not available on this machine"]
+    if local_size() > 1 and (kind == "mps" or number):
+        return [f"device={name}: {local_size()} processes on this machine cannot share it"]
+    if local_size() > max(1, torch.cuda.device_count()):
+        return [
+            f"device={name}: {local_size()} processes, but {torch.cuda.device_count()} CUDA devices on this machine"
+        ]
     return []
 
 
@@ -34,9 +40,9 @@ def choose_device(name: str, precision: str) -> torch.device:
     """`auto` takes an accelerator where there is one that can do the wanted precision."""
     if name not in ("auto", "cuda"):
         return torch.device(name)
-    if name == "cuda" or torch.cuda.is_available():
-        return torch.device("cuda", local_rank() % max(1, torch.cuda.device_count()))
-    if torch.backends.mps.is_available() and precision == "float32":
+    if name == "cuda" or (torch.cuda.is_available() and local_size() <= torch.cuda.device_count()):
+        return torch.device("cuda", local_rank())
+    if torch.backends.mps.is_available() and precision == "float32" and local_size() == 1:
         return torch.device("mps")
     return torch.device("cpu")
 

@@ -43,7 +43,7 @@ from tvae.states import init_states, put_rows
 from tvae.streams import Stream, derive, generator
 
 STATES = "states.{}.bin"  # the file of a rank's states, where they do not fit into memory
-PART_BYTES = 1 << 28  # of states, in one part of a checkpoint
+PART_BYTES = 1 << 27  # of states, in one part of a checkpoint
 
 
 class TrainingFailed(Exception):
@@ -83,6 +83,7 @@ class Fit:
         self.units = units_of(dataset, config.dataset.standardise)
         self.device = device
         own = slice(self.own.start, self.own.stop)
+        self.n_touched = 0  # rows of `files` since they were released
         self.files = [] if dataset.file is None else [dataset.file]
         self.is_read_by_need = dataset.file is not None
         if self.is_read_by_need:
@@ -108,7 +109,6 @@ class Fit:
         self.batch = 0  # batches done in the epoch under way
         self.seconds = 0.0  # spent in the epoch under way
         self.totals = self._new_totals()
-        self.n_touched = 0  # data points visited since `files` were released
 
     def _make_states(self, pi: Tensor, folder: Path | None) -> Tensor:
         """(N, S, ceil(H/8)) uint8: initial states from the prior, in memory or in a file in `folder`."""
@@ -119,14 +119,18 @@ class Fit:
             states = self.files[-1].tensor
         else:
             states = torch.empty(shape, dtype=torch.uint8)
-        rng = generator(self.config.seed, "states")
-        init_states(states, pi, self.config.states.shared, rng, self.own.start, self.n_points)
+        shared, own = self.config.states.shared, self.own
+        init_states(states, pi, shared, self.states_rng, own.start, self.n_points, self.release)
         return states.to(self.device)
+
+    def states_rng(self, first: int) -> torch.Generator:
+        """For initial states of the data points from `first` on."""
+        return generator(self.config.seed, "states", *([first] if first else []))
 
     def rows(self, index: Tensor) -> tuple[Tensor, Tensor | None]:
         """Data points as the model sees them, by their place among this rank's."""
         if self.is_read_by_need:
-            return self.to_model(self.data[index].to(self.dtype), None)
+            return self.to_model(self._take(self.data, index.cpu()).to(self.dtype), None)
         return self.data[index], None if self.observed is None else self.observed[index]
 
     def to_model(self, data: Tensor, observed: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -144,7 +148,7 @@ class Fit:
     def is_native(self) -> bool:
         """Whether the kernel does all that is worth more than one thread."""
         model = self.config.model
-        by_kernel = supports(self.config.ea, self.data) and has_gradient(self.model.decoder, self.data)
+        by_kernel = supports(self.config.ea, self.model.pi) and has_gradient(self.model.decoder, self.model.pi)
         return by_kernel and (self.observed is None or (model.solver == "adam" and not model.impute))
 
     def epochs(self, stop: Callable[[], bool] = lambda: False) -> Iterator[Epoch]:
@@ -182,9 +186,9 @@ class Fit:
         `index` (B,): this rank's data points in it; `n_in_batch`: those of all ranks.
         """
         x, observed = self.rows(index)
-        packed = self.states.index_select(0, index)
+        packed = self._take(self.states, index)
         step = e_step(self.model, self.config.ea, x, packed, Stream(seed, index + self.own.start), observed)
-        put_rows(self.states, index, step.packed)
+        self._put_states(index, step.packed)
         rows = weighty_states(step, self.config.prune)
         self.totals.add(x, step, rows, observed)
         if self.config.model.solver == "adam":
@@ -192,8 +196,26 @@ class Fit:
             self.ranks.add([p.grad for p in self.model.decoder.parameters() if p.grad is not None])
             self.optimiser.step()
             self.schedule.step()
-        self.n_touched += len(index)
-        if self.files and self.n_touched >= mapped.ROWS_BETWEEN:
+
+    def _take(self, tensor: Tensor, index: Tensor) -> Tensor:
+        """Rows of the data or the states; some at a time where they are in files."""
+        if not self.files:
+            return tensor.index_select(0, index)
+        parts = []
+        for part in index.split(mapped.ROWS_BETWEEN):
+            parts.append(tensor.index_select(0, part))
+            self._count_touched(len(part))
+        return torch.cat(parts)
+
+    def _put_states(self, index: Tensor, packed: Tensor) -> None:
+        n_at_once = mapped.ROWS_BETWEEN if self.files else max(1, len(index))
+        for part, rows in zip(index.split(n_at_once), packed.split(n_at_once), strict=True):
+            put_rows(self.states, part, rows)
+            self._count_touched(len(part))
+
+    def _count_touched(self, n_rows: int) -> None:
+        self.n_touched += n_rows
+        if self.n_touched >= mapped.ROWS_BETWEEN:
             self.release()
 
     def release(self) -> None:
@@ -212,6 +234,7 @@ class Fit:
         if self.config.model.solver == "exact":
             solve_linear(self.model, totals)
         update_prior_and_noise(self.model, totals)
+        self.ranks.share(list(self.model.state_dict().values()))  # machines may round differently
         with torch_on_one_thread() if self.is_native else nullcontext():
             elbo_test = None if self.held_out is None else self._check(self.held_out.visit(self))
         self.epoch += 1
@@ -245,7 +268,7 @@ class Fit:
             "epoch": self.epoch,
             "batch": self.batch,
             "seconds": self.seconds,
-            "totals": self.ranks.gather(self.totals.sums),
+            "totals": self.ranks.gather({name: value.cpu() for name, value in self.totals.sums.items()}),
             "sizes": self.model.decoder.sizes,
             "activation": self.model.decoder.activation,
             "units": [self.units.mean, self.units.std],
@@ -261,10 +284,9 @@ class Fit:
             self.release()
 
     def load_states(self, parts: list[Part]) -> None:
-        copy_rows(parts, "states", self.states, self.own.start)
+        copy_rows(parts, "states", self.states, self.own.start, self.release)
         if self.held_out is not None:
             copy_rows(parts, "test_states", self.held_out.states, self.held_out.own.start)
-        self.release()
 
     def load_state_dict(self, content: dict[str, Any], parts: list[Part]) -> None:
         """Of any number of ranks."""
@@ -289,8 +311,7 @@ class HeldOut:
         self.data, _ = fit.to_model(data[self.own.start : self.own.stop], None)
         shape = (len(self.own), *fit.states.shape[1:])
         self.states = torch.empty(shape, dtype=torch.uint8)
-        rng = generator(fit.config.seed, "states")
-        init_states(self.states, pi, fit.config.states.shared, rng, self.own.start, self.n_points)
+        init_states(self.states, pi, fit.config.states.shared, fit.states_rng, self.own.start, self.n_points)
         self.states = self.states.to(fit.device)
 
     def visit(self, fit: Fit) -> float:

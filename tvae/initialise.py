@@ -14,7 +14,7 @@ from tvae.datasets import Dataset, Units, units_of
 from tvae.decoder import Decoder, why_not_from_linear
 from tvae.fit import Fit
 from tvae.model import Model
-from tvae.rundir import FINGERPRINT
+from tvae.rundir import FINGERPRINT, read_metrics
 
 log = logging.getLogger(__name__)
 
@@ -64,10 +64,12 @@ def start_from_run(fit: Fit, directory: Path, fingerprint: str) -> None:
     What `check_source` refuses does not come here.
     """
     source, _, parts = load_model(directory)
+    if (read_metrics(directory) or {}).get("status") != "finished":
+        log.warning("init_from=%s: that run has not reached its end", directory)
     if source.decoder.sizes == fit.model.decoder.sizes:
         fit.model.decoder.load_state_dict(source.decoder.state_dict())
     else:
-        fit.model.decoder.start_from_linear(source.decoder.to(fit.data.device, fit.dtype))
+        fit.model.decoder.start_from_linear(source.decoder.to(fit.device, fit.dtype))
     fit.model.pi.copy_(source.pi)
     fit.model.sigma2.copy_(source.sigma2)
     if not (directory / FINGERPRINT).is_file() or (directory / FINGERPRINT).read_text().strip() != fingerprint:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from tvae.checkpoint import DiskFull
 
-ROWS_BETWEEN = 4096  # rows touched before pages are dropped; a touch maps 64 KB at most, so 256 MB of each file
+ROWS_BETWEEN = 256  # rows touched before pages are dropped: with a row the system maps what lies around it, up to 2 MB
 
 
 class Mapped:
@@ -34,10 +34,13 @@ class Mapped:
 
 
 def create(path: Path, shape: tuple[int, ...]) -> Mapped:
-    """A new file of bytes, or one that is there and has its size. Its space is taken at once: a full disk is an error
-    here, while later it would end the process."""
+    """A new file of bytes in place of any of this name.
+
+    Its space is taken at once: a full disk is an error here, while later it would end the process.
+    """
     size = math.prod(shape)
-    with open(path, "ab") as file:
+    path.unlink(missing_ok=True)
+    with open(path, "wb") as file:
         try:
             file.truncate(size)
             if hasattr(os, "posix_fallocate"):

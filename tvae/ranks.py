@@ -7,8 +7,11 @@ is the same on all of them, because all of them take the same steps by the same 
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
+import secrets
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,13 +22,18 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+log = logging.getLogger(__name__)
+
 Result = TypeVar("Result")
 
 TIMEOUT = timedelta(minutes=30)  # for a rank that is late; one that has ended is noticed at once
 
 
 class LostRank(Exception):
-    """Another rank has ended or cannot be reached: exit code 1."""
+    """Another rank has ended or cannot be reached: exit code 1.
+
+    It is logged where it is noticed, and at once: whoever started the ranks is about to end this one as well.
+    """
 
 
 @contextmanager
@@ -33,11 +41,11 @@ def _connected() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:  # what torch raises, whatever the cause
-        reason = str(error).splitlines()[0]
-        raise LostRank(
-            f"another process of this run has ended or cannot be reached ({reason}); "
-            "the same command goes on from the last checkpoint"
-        ) from error
+        log.error(
+            "process %d: another process of this run has ended or cannot be reached (%s); the same command goes on "
+            "from the last checkpoint", rank_here(), str(error).splitlines()[0],
+        )  # fmt: skip
+        raise LostRank from error
 
 
 @dataclass(frozen=True)
@@ -68,6 +76,16 @@ class Ranks:
         for tensor, total in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
             tensor.copy_(total.view_as(tensor))
 
+    def share(self, tensors: Sequence[Tensor]) -> None:
+        """Replace each by the leader's."""
+        if self.is_alone:
+            return
+        flat = torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
+        with _connected():
+            dist.broadcast(flat, 0)
+        for tensor, value in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
+            tensor.detach().copy_(value.view_as(tensor))
+
     def any(self, flag: bool) -> bool:
         """Whether it is true on some rank."""
         if self.is_alone:
@@ -89,17 +107,18 @@ class Ranks:
         """The action on every rank; what goes wrong on one of them is raised on all."""
         if self.is_alone:
             return action()
-        problem: Exception | None = None
+        problem: Any = None
         try:
             result = action()
         except LostRank:
             raise
         except Exception as error:
-            problem = _sendable(error)
-        problems = [found for found in self.gather(problem) if found is not None]
+            problem = error
+        problems = [found for found in self.gather(_sendable(problem)) if found is not None]
         if problems:
-            problems[0].is_shared = True  # so that only the leader tells of it
-            raise problems[0]
+            raised = problems[0] if problem is None else problem
+            raised.is_shared = True  # so that only the leader tells of it
+            raise raised
         return result
 
     def lead(self, action: Callable[[], Result]) -> Result | None:
@@ -146,8 +165,8 @@ def rank_here() -> int:
 
 
 def attempt() -> int:
-    """How often torchrun has started these ranks anew."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
+    """How often torchrun or SLURM has started this process anew."""
+    return sum(int(os.environ.get(name, 0)) for name in ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"))
 
 
 def local_rank() -> int:
@@ -169,10 +188,34 @@ def _connect() -> Ranks:
     with _connected():
         store = dist.TCPStore(address, port, size, is_master=rank == 0 and not is_agents, timeout=TIMEOUT)
         # Names of its own for each attempt: what the one before has left in the store would be taken for an answer.
-        own = dist.PrefixStore(f"tvae/{attempt()}", store)
+        own = dist.PrefixStore(_agree(store, rank, size), store)
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         dist.init_process_group(backend, store=own, rank=rank, world_size=size, timeout=TIMEOUT)
     return Ranks(rank, size)
+
+
+def _agree(store: dist.Store, rank: int, size: int) -> str:
+    """A name that the ranks of this attempt have in common and no other attempt has: the leader's, handed out.
+
+    torchrun counts attempts on each machine by itself, so its counts need not agree. Each rank asks under its number
+    for an answer under a name of its own; the leader answers whatever is asked, also what was left by others, until all
+    ranks have confirmed.
+    """
+    name = secrets.token_hex(8)
+    if rank > 0:
+        store.set(f"asks/{rank}", name)
+        agreed = store.get(f"answer/{name}").decode()
+        store.set(f"{agreed}/{rank}", "")
+        return agreed
+    end = time.monotonic() + TIMEOUT.total_seconds()
+    while not store.check([f"{name}/{other}" for other in range(1, size)]):
+        for other in range(1, size):
+            if store.check([f"asks/{other}"]):
+                store.set(f"answer/{store.get(f'asks/{other}').decode()}", name)
+        if time.monotonic() > end:
+            raise RuntimeError(f"not all of {size} processes have come")
+        time.sleep(0.01)
+    return name
 
 
 def _read_submitit() -> None:
@@ -184,7 +227,7 @@ def _read_submitit() -> None:
     TorchDistributedEnvironment().export(set_cuda_visible_devices=False)
 
 
-def _sendable(error: Exception) -> Exception:
+def _sendable(error: Exception | None) -> Exception | None:
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:

@@ -18,17 +18,21 @@ from tvae.rundir import FREE, RunDirectory, read_metrics
 from tvae.train import log, restore_to
 
 
-def restore_run(config: Config, path: Path, keep_observed: bool | None) -> dict[str, Any]:
-    """Read configuration and checkpoint of `config.run`, restore, and write the pictures to `path`."""
-    assert config.run is not None
+def _read_source(source: Path, path: Path) -> Config:
+    """The configuration of the run in `source`, if it can be restored from and `path` written to."""
     for override in HydraConfig.get().overrides.task if HydraConfig.initialized() else []:
         if override.partition("=")[0] not in ("run", *FREE):
             raise UserError(f"{override}: a run that is there keeps its options; beside run= go only {', '.join(FREE)}")
-    source = Path(config.run)
     if (source / "config.yaml").resolve() == (path / "config.yaml").resolve():
         raise UserError(f"run={source}: cannot write to the directory it reads; name another hydra.run.dir")
-    theirs = read_config(source / "config.yaml")
-    ranks = join()
+    return read_config(source / "config.yaml")
+
+
+def restore_run(config: Config, path: Path, keep_observed: bool | None) -> dict[str, Any]:
+    """Read configuration and checkpoint of `config.run`, restore, and write the pictures to `path`."""
+    assert config.run is not None
+    ranks, source = join(), Path(config.run)
+    theirs = ranks.together(lambda: _read_source(source, path))
     try:
         saved = checkpoint.load_newest(source, ranks)
     except DamagedCheckpoint as error:

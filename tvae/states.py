@@ -7,6 +7,7 @@ two different states among the few hundred of a data point share one with probab
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 
 import torch
@@ -67,7 +68,7 @@ def keep_best(log_joint: Tensor, code: Tensor, n_states: int) -> Tensor:
 
 def put_rows(states: Tensor, index: Tensor, packed: Tensor) -> None:
     """states[index] = packed, for (N, S, ceil(H/8)) and (B, S, ceil(H/8)); eight bytes at a time if they divide."""
-    unit = torch.int64 if states[0].numel() % 8 == 0 else torch.uint8
+    unit = torch.int64 if states.shape[1:].numel() % 8 == 0 else torch.uint8
     states.flatten(1).view(unit)[index] = packed.flatten(1).view(unit)
 
 
@@ -77,25 +78,33 @@ def all_states(n_latents: int) -> Tensor:
 
 
 def init_states(
-    out: Tensor, pi: Tensor, shared: bool, rng: torch.Generator, first: int = 0, n_points: int | None = None
+    out: Tensor,
+    pi: Tensor,
+    shared: bool,
+    rng: Callable[[int], torch.Generator],
+    first: int = 0,
+    n_points: int | None = None,
+    release: Callable[[], None] = lambda: None,
 ) -> None:
     """Fill `out` (N, S, ceil(H/8)) uint8 from the prior: S distinct states for each data point, or one set for all.
 
-    `first`, `n_points`: the number of the first data point and of all, where `out` is only of some of them.
+    `rng`: for a set that begins with this data point. `first`, `n_points`: the number of the first data point and of
+    all, where `out` is only of some of them. `release`: called now and then, to drop what is in memory of a file.
     """
     n_latents, n_states = len(pi), out.shape[1]
     n_all = 2**n_latents if n_latents <= 12 else 0
     draw = _draw_from_all if n_all else _draw_by_rejection
-    if n_states == n_all or shared:
-        out.copy_(draw(pi, n_states, 1, rng))
-        return
-    n_at_once = max(1, 2**24 // (n_states * n_latents + n_all))
     n_points = len(out) if n_points is None else n_points
-    end = first + len(out)
-    for start in range(0, end, n_at_once):  # those before `first` as well, so that each gets what it would get alone
-        drawn = draw(pi, n_states, min(n_at_once, n_points - start), rng)
-        wanted = drawn[max(0, first - start) : end - start]
-        out[max(0, start - first) :][: len(wanted)] = wanted
+    n_at_once = max(1, 2**24 // (n_states * n_latents + n_all))
+    one_set = draw(pi, n_states, 1, rng(0)) if n_states == n_all or shared else None
+    for start in range(first - first % n_at_once, first + len(out), n_at_once):
+        low, high = max(start, first), min(start + n_at_once, first + len(out))
+        if one_set is not None:
+            drawn = one_set
+        else:  # all that are drawn at once, so that each data point gets the same whoever has it
+            drawn = draw(pi, n_states, min(n_at_once, n_points - start), rng(start))[low - start : high - start]
+        out[low - first : high - first] = drawn
+        release()
 
 
 def _draw_from_all(pi: Tensor, n_states: int, n_sets: int, rng: torch.Generator) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
@@ -20,8 +21,9 @@ from tvae.check import flat
 from tvae.checkpoint import DiskFull
 from tvae.config import Config, ImageConfig, UserError, conf_dir
 from tvae.datasets import Dataset, Picture
+from tvae.device import choose_device
 from tvae.figures import draw_comparison, save_figure
-from tvae.fit import Epoch, Fit, make_fit
+from tvae.fit import STATES, Epoch, Fit, make_fit
 from tvae.images import to_output, to_png, write_image, write_tiff
 from tvae.inference import e_step
 from tvae.initialise import check_source, start_from_run
@@ -75,10 +77,12 @@ def train(
 
 def check_ranks(config: Config, dataset: Dataset, fingerprint: str, ranks: Ranks) -> None:
     """Raise `UserError` unless the ranks have the same work, and enough of it."""
+    options = {name: value for name, value in flat(config).items() if name not in FREE}
+    options["device"] = choose_device(config.device, config.precision).type
+    found = ranks.gather((options, fingerprint))
     if len(dataset.data) < ranks.size:
         raise UserError(f"{len(dataset.data)} data points: too few for {ranks.size} processes")
-    options = {name: value for name, value in flat(config).items() if name not in FREE}
-    for rank, (theirs, data) in enumerate(ranks.gather((options, fingerprint))):
+    for rank, (theirs, data) in enumerate(found):
         differing = [f"{name}={theirs[name]}" for name in options if theirs.get(name) != options[name]]
         if differing:
             raise UserError(f"process {rank} was started with other options ({', '.join(differing)})")
@@ -100,6 +104,7 @@ def _train(
     saved = checkpoint.load_newest(path, ranks)
     if saved is not None:
         fit.load_state_dict(saved.content["fit"], saved.parts)
+        ranks.lead(lambda: checkpoint.reinstate(saved))
         history = saved.content["history"]
         log.info("%s: going on after epoch %d", path, fit.epoch)
     elif config.init_from is not None:
@@ -110,33 +115,44 @@ def _train(
     if ranks.is_leader:
         tell_time(fit)
 
-    def save() -> float:
+    given_up, saved_at = False, time.monotonic()
+
+    def save() -> None:
+        nonlocal saved_at
         checkpoint.save(path, {"fit": fit.state_dict(), "history": report.history}, fit.parts(), ranks)
         # which is what it is, should the process end before the next save
         ranks.lead(lambda: report.write("interrupted"))
-        return time.monotonic()
+        saved_at = time.monotonic()
 
-    given_up = False
+    def is_due() -> bool:
+        """In the middle of an epoch."""
+        return 0 < config.checkpoint_seconds <= time.monotonic() - saved_at
+
+    is_quiet = None if ranks.is_leader else True  # None: where there is no terminal
     try:
-        with app.stop_on_signal() as stop, logging_redirect_tqdm([logging.getLogger("tvae")]):
-            saved_at = time.monotonic()
-            with tqdm(
-                initial=fit.epoch, total=config.epochs, unit="epoch", disable=None if ranks.is_leader else True
-            ) as bar:
-                for epoch in fit.epochs(stop):
+        with (
+            app.stop_on_signal() as stop,
+            logging_redirect_tqdm([logging.getLogger("tvae")]),
+            tqdm(initial=fit.epoch, total=config.epochs, unit="epoch", disable=is_quiet) as bar,
+        ):
+            is_over = False
+            while not is_over:
+                for epoch in fit.epochs(lambda: stop() or is_due()):
                     found = _restore_now_and_then(fit, dataset, report, keep_observed)
                     report.add_epoch(epoch, found)
                     _show(epoch, found, bar, config)
                     given_up = fit.epoch < fit.n_epochs and give_up(epoch)
-                    if given_up:
+                    if given_up or config.checkpoint_seconds == 0:
                         break
-                    is_due = ranks.any(time.monotonic() - saved_at >= config.checkpoint_seconds)
-                    if is_due and fit.epoch < fit.n_epochs:
-                        saved_at = save()
-            save()
-    except Exception as error:
-        with suppress(DiskFull):
-            report.write("interrupted" if isinstance(error, LostRank) else "failed")
+                save()
+                is_over = given_up or fit.epoch == fit.n_epochs or ranks.any(stop())
+    except LostRank:
+        with suppress(DiskFull, OSError):
+            report.write("interrupted")
+        raise
+    except Exception:
+        with suppress(DiskFull, OSError):
+            report.write("failed")
         raise
     if given_up:
         raise app.GivenUp(f"given up after epoch {fit.epoch}")
@@ -145,13 +161,17 @@ def _train(
     if dataset.picture is not None:
         report.facts |= restore_to(path, fit, dataset, keep_observed)
     metrics = ranks.together(report.finish)
+    if ranks.is_leader:
+        for file in path.glob(STATES.format("*")):  # the checkpoint has them
+            file.unlink()
     log.info("%s", _summary(metrics, path))
     return metrics
 
 
 def tell_time(fit: Fit) -> None:
     """Say beforehand if training will take long: from the E-step of some batches, which changes nothing."""
-    index = torch.arange(min(len(fit.data), fit.config.batch_size), device=fit.device)
+    n_own = math.ceil(fit.config.batch_size / fit.ranks.size)
+    index = torch.arange(min(len(fit.data), n_own), device=fit.device)
     x, observed = fit.rows(index)
     times = []
     for _ in range(5):
@@ -186,7 +206,7 @@ def restore_to(path: Path, fit: Fit, dataset: Dataset, keep_observed: bool) -> d
     assert picture is not None
     restored = restore(fit, picture, keep_observed, fit.config.restore_rounds)
     found = quality(restored, picture)
-    scale = write_restored(path, picture, restored, found) if fit.ranks.is_leader else None
+    scale = fit.ranks.lead(lambda: write_restored(path, picture, restored, found))
     return {**found, "uncertainty_scale": scale}
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tvae.config import ArrayConfig, BarsConfig, Config, ImageConfig, NaturalConfig, UserError
 from tvae.images import Image
-from tvae.mapped import Mapped
+from tvae.mapped import ROWS_BETWEEN, Mapped
 from tvae.model import Model
 from tvae.whitening import Whitening
 
@@ -105,8 +105,10 @@ def known_values(dataset: Dataset) -> Tensor:
     if dataset.file is None:
         return dataset.data if dataset.observed is None else dataset.data[dataset.observed]
     index = torch.linspace(0, len(dataset.data) - 1, min(ROWS_SEEN, len(dataset.data)), dtype=torch.float64).long()
-    values = dataset.data[index]
-    dataset.file.release()
+    values = dataset.data.new_empty(len(index), dataset.data.shape[1])
+    for rows, out in zip(index.split(ROWS_BETWEEN), values.split(ROWS_BETWEEN), strict=True):
+        out[:] = dataset.data[rows]
+        dataset.file.release()
     return values
 
 
