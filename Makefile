@@ -45,14 +45,16 @@ bars: $(VENV)/.installed  ## the paper's first experiment: ten seeds each of bar
 
 NATURAL := $(BIN)/python -m tvae.train -m hydra.sweep.dir=outputs/natural
 SEEDS ?= 0
+# epochs from where the linear decoder has ended
+AFTER ?= 20
 OPTIONS ?=
 
-natural: $(VENV)/.installed  ## the paper's second: whitened patches, linear to deep; SEEDS=0,1,2 OPTIONS="n_patches=20000"
+natural: $(VENV)/.installed  ## the paper's second: whitened patches, linear to deep; SEEDS=0,1,2 AFTER=100 OPTIONS="..."
 	$(NATURAL) experiment=natural_linear seed=$(SEEDS) hydra.sweep.subdir='linear_$${seed}' $(OPTIONS)
 	$(NATURAL) experiment=natural_deep seed=$(SEEDS) init_from='outputs/natural/linear_$${seed}' \
-		hydra.sweep.subdir='deep_$${seed}' $(OPTIONS)
+		hydra.sweep.subdir='deep_$${seed}' epochs=$(AFTER) $(OPTIONS)
 	$(NATURAL) experiment=natural_linear seed=$(SEEDS) init_from='outputs/natural/linear_$${seed}' \
-		hydra.sweep.subdir='continued_$${seed}' $(OPTIONS)
+		hydra.sweep.subdir='continued_$${seed}' epochs=$(AFTER) $(OPTIONS)
 	$(BIN)/python scripts/natural.py outputs/natural
 
 natural-h: $(VENV)/.installed  ## time and ELBO against the number of latents, up to 1000
