@@ -127,6 +127,8 @@ def test_what_is_released_is_not_resident_and_not_lost(tmp_path):
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads Linux's /proc")
 def test_little_is_resident_at_any_time(tmp_path, monkeypatch):
     """Making states, looking at the data, training, saving and loading: each would touch all of the files."""
+    monkeypatch.setattr(mapped, "ROWS_BETWEEN", 64)
+    monkeypatch.setattr(datasets, "ROWS_BETWEEN", 64)
     monkeypatch.setattr(fit_module, "PART_BYTES", 1 << 22)
     monkeypatch.setattr(checkpoint, "HELD_BYTES", 0)
     n_points, most = 200_000, 0.0

@@ -382,7 +382,8 @@ def test_held_out_data_and_a_start_survive_an_interruption(command, linear, monk
     assert "going on after epoch 2" in out
     whole, stopped = (json.loads(Path(name, "metrics.json").read_text()) for name in ("whole", "stopped"))
     assert (whole["elbo"], whole["elbo_test"]) == (stopped["elbo"], stopped["elbo_test"])
-    states = [load_model(Path(name))[2]["test_states"] for name in ("whole", "stopped")]
+    parts = [load_model(Path(name))[2] for name in ("whole", "stopped")]
+    states = [next(part.load() for part in found if part.name == "test_states") for found in parts]
     assert torch.equal(*states)
 
 

@@ -33,7 +33,7 @@ def _in_an_empty_folder(tmp_path, monkeypatch):
 def test_a_failed_job_does_not_stop_the_others_and_is_named_at_the_end(launcher):
     if launcher != "basic":
         pytest.importorskip(f"hydra_plugins.hydra_{launcher.partition('_')[0]}_launcher")
-    options = ["lr=constant", "lr.max=0.01,1e30,0.02", "epochs=30", "hydra.sweep.dir=out"]
+    options = ["lr=constant", "lr.max=0.01,1e30,0.02", "epochs=3", "hydra.sweep.dir=out"]
     found = sweep(*options, "hydra.sweep.subdir=rate_${lr.max}", f"hydra/launcher={launcher}")
     assert found.returncode == 1, found.stderr
     assert "Traceback" not in found.stderr

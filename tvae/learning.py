@@ -76,7 +76,12 @@ def decoder_loss(
 
 
 def set_gradient(
-    model: Model, x: Tensor, rows: Rows, observed: Tensor | None, impute: bool, n_points: int | None = None
+    model: Model,
+    x: Tensor,
+    rows: Rows,
+    observed: Tensor | None = None,
+    impute: bool = False,
+    n_points: int | None = None,
 ) -> None:
     """Give the decoder's parameters the gradient of `decoder_loss`."""
     parameters = [*model.decoder.weights, *model.decoder.biases]

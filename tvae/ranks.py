@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import pickle
+import re
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -41,9 +42,10 @@ def _connected() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:  # what torch raises, whatever the cause
+        reason = re.sub(r"^\[\S*\] ", "", str(error).splitlines()[0]).partition(". ")[0]  # no source file, no advice
         log.error(
             "process %d: another process of this run has ended or cannot be reached (%s); the same command goes on "
-            "from the last checkpoint", rank_here(), str(error).splitlines()[0],
+            "from the last checkpoint", rank_here(), reason,
         )  # fmt: skip
         raise LostRank from error
 

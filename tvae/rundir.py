@@ -87,6 +87,8 @@ class RunDirectory:
         theirs_path = self.path / "config.yaml"
         if not theirs_path.exists():
             for target in self._outputs():
+                if target.name == FINGERPRINT and target.is_file() and target.read_text().strip() == fingerprint:
+                    continue  # the first thing a run writes: it was killed before the second
                 if target.is_file() or (target.is_dir() and any(target.iterdir())):
                     raise UserError(f"{self.path}: holds a {target.name} that is no run's; name another hydra.run.dir")
             return

@@ -1,0 +1,46 @@
+"""Scripts that measure: what they make of measured times."""
+
+import pytest
+
+from scripts import runtime, scaling
+
+
+def test_costs_are_those_of_the_line_through_the_steps():
+    """2 ms for a data point and 5 ms for a step, with 1000 data points."""
+    rows = [
+        {"decoder": "512-512-144", "batch": batch, "one": [(0.002 * batch + 0.005) * 1000 / batch]}
+        for batch in (32, 256)
+    ]
+    rows.append({"decoder": "64-64-64", "batch": 32, "one": [1.0]})
+    assert scaling.costs(rows, 1000) == pytest.approx((0.002, 0.005))
+
+
+def test_one_node_has_no_network_and_more_nodes_share_the_work():
+    rows = {(row["patches"], row["nodes"]): row for row in scaling.calculate(1e-3, 5e-3)}
+    alone, ten = rows[10**7, 1], rows[10**7, 10]
+    assert alone["network_share"] == alone["gb_per_epoch_and_node"] == 0
+    assert alone["ms_per_step"] == pytest.approx(1024 / (16 * 0.7) + 5)
+    assert 5 < alone["hours_per_epoch"] / ten["hours_per_epoch"] < 10
+    n_bytes = 4 * (300 * 300 + 300 + 300 * 256 + 256)
+    steps = 10**7 / 10240
+    assert ten["gb_per_epoch_and_node"] == pytest.approx(2 * 0.9 * n_bytes * steps / 1e9)
+    assert rows[10**8, 10]["hours_per_epoch"] == pytest.approx(10 * ten["hours_per_epoch"])
+    assert "| 10^8 | 100 |" in scaling.calculated_table(list(rows.values()))
+
+
+def test_growth_of_the_time(monkeypatch, tmp_path):
+    """Seconds that grow with the square root of what is varied."""
+    asked = []
+
+    def measure(setting, *_, **__):
+        asked.append(setting)
+        seconds = (setting["points"] * setting["latents"] * setting["states"] * setting["patch"] ** 2) ** 0.5
+        return {f"seconds_per_epoch{end}": seconds for end in ("", "_min", "_max")}
+
+    monkeypatch.setattr(runtime, "measure", measure)
+    found = {name: runtime.sweep(name, 1000, 3) for name in runtime.SWEEPS}
+    assert [line["exponent"] for line in found.values()] == pytest.approx([0.5] * 4)
+    assert found["D"]["values"] == [36, 64, 144, 256]
+    assert all(setting["hidden"] == [setting["latents"]] for setting in asked)
+    assert runtime.table(found).count("0.50 |") == 4
+    assert len(runtime.draw(found).axes) == 4
