@@ -3,7 +3,7 @@
     python -m scripts.chaos [--kills 100] [--ranks 1] [--seed 0] [--out outputs/chaos]
 
 A small picture is denoised, with a checkpoint after every epoch. A kill is `kill -9` of one process, at a moment drawn
-from the time that a whole run takes; of several ranks the others must then end by themselves. A run that reaches its
+from the time that a whole run takes; the other ranks are then told to end, as torchrun would. A run that reaches its
 end is compared, byte by byte but for the seconds it took, and another one is begun, until there have been enough kills.
 """
 
@@ -33,11 +33,11 @@ from tvae.datasets.named import camera
 from tvae.images import write_image
 from tvae.rundir import FIGURES, IMAGES
 
-ENDS_WITHIN = 60.0  # seconds, for ranks that have lost one
+NOTICES_WITHIN, ENDS_WITHIN = 5.0, 60.0  # seconds, for ranks that have lost one, and for those that are told to end
 FILES = ("data.sha256", *IMAGES, *(f"figures/{name}" for name in FIGURES))
 
 context = multiprocessing.get_context("forkserver")  # a process that has all imported, from which others start at once
-context.set_forkserver_preload(["tvae.denoise", "torch.utils.tensorboard"])
+context.set_forkserver_preload(["tvae.denoise", "torch.utils.tensorboard", "torch._dynamo", "matplotlib.pyplot"])
 
 
 def _be_command(command: str, options: Sequence[str], environment: dict[str, str], log: Path) -> None:
@@ -142,6 +142,9 @@ def torment(
                     os.kill(victim.pid, signal.SIGKILL)
                     n_done += 1
                     killed_at.append(moment)
+                for process in processes:  # one that waits for the others to come knows nothing yet
+                    if None in wait([process], NOTICES_WITHIN):
+                        process.terminate()
                 if None in wait(processes, ENDS_WITHIN):
                     sys.exit(f"{name}: a process outlived another by {ENDS_WITHIN:.0f} s")
                 if not all(process.exitcode == 0 for process in processes):
