@@ -6,11 +6,10 @@ from that, with the assumptions below: time per epoch and traffic of 1, 10 and 1
 
 A step of B data points on K ranks takes
 
-    T = c B' / p + f + 2 (K - 1) / K G / w + 4 (K - 1) l
+    T = c B' / p + f + 2 (K - 1) / K G / w + 2 (K - 1) l
 
 c: seconds of a core for a data point; p: cores of a rank times how well they are used; f: the fixed part (Adam,
-Python); G: bytes of the gradient, w: bytes a second and l: seconds of delay of the network (two rings, of which one
-only asks whether to stop); B': data points of
+Python); G: bytes of the gradient, w: bytes a second and l: seconds of delay of the network (a ring); B': data points of
 the rank that has most of a minibatch, which is drawn from all data: B/K + sqrt(2 B/K log K).
 """
 
@@ -34,7 +33,7 @@ DECODERS = {  # patches of camera with noise, in the manner of the paper's Table
     "64-64-64": ["dataset.patch_size=8", "model.n_latents=64", "model.hidden=[64]"],
     "512-512-144": ["dataset.patch_size=12", "model.n_latents=512", "model.hidden=[512]"],
 }
-BATCHES = (32, 256)
+BATCHES = (32, 1024)
 CORES, USED = 16, 0.7  # assumed: of a node, which is a rank; and how well more than one of them are used
 BYTES_PER_SECOND, DELAY = 1.25e9, 50e-6  # assumed: 10 Gbit/s Ethernet
 PATCHES = (10**7, 10**8)
@@ -101,7 +100,7 @@ def calculate(per_point: float, fixed: float) -> list[dict[str, float]]:
             share = BATCH_PER_NODE
             most = share + math.sqrt(2 * share * math.log(nodes)) if nodes > 1 else share
             traffic = 2 * (nodes - 1) / nodes * n_bytes
-            network = traffic / BYTES_PER_SECOND + 4 * (nodes - 1) * DELAY
+            network = traffic / BYTES_PER_SECOND + 2 * (nodes - 1) * DELAY
             step = per_point * most / (CORES * USED) + fixed + network
             n_steps = n_patches / (share * nodes)
             rows.append({
@@ -130,7 +129,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer patches, epochs and repetitions")
     parser.add_argument("--out", type=Path, default=Path("outputs/scaling"))
     options = parser.parse_args()
-    n_repeats, n_epochs, stride = (1, 3, 6) if options.quick else (3, 4, 3)
+    n_repeats, n_epochs, stride = (1, 3, 6) if options.quick else (3, 3, 4)
     with tempfile.TemporaryDirectory() as folder:
         found = measure(n_repeats, n_epochs, stride, Path(folder))
     n_points = math.ceil((256 - 12) / stride + 1) ** 2

@@ -43,6 +43,7 @@ from tvae.states import init_states, put_rows
 from tvae.streams import Stream, derive, generator
 
 STATES = "states.{}.bin"  # the file of a rank's states, where they do not fit into memory
+ASKED_EVERY = 50  # minibatches
 PART_BYTES = 1 << 27  # of states, in one part of a checkpoint
 
 
@@ -109,6 +110,7 @@ class Fit:
         self.batch = 0  # batches done in the epoch under way
         self.seconds = 0.0  # spent in the epoch under way
         self.totals = self._new_totals()
+        self.n_wanting = torch.zeros(1, dtype=self.dtype, device=device)  # ranks that want to stop
 
     def _make_states(self, pi: Tensor, folder: Path | None) -> Tensor:
         """(N, S, ceil(H/8)) uint8: initial states from the prior, in memory or in a file in `folder`."""
@@ -158,7 +160,7 @@ class Fit:
             seed = derive(self.config.seed, "search", self.epoch)
             order, ends = self._order()
             with torch_on_one_thread() if self.is_native else nullcontext():
-                while self.batch < self.n_batches and not self.ranks.any(stop()):
+                while self.batch < self.n_batches and not self._stops(stop()):
                     start, size = self.batch * self.config.batch_size, self.config.batch_size
                     index = order[ends[self.batch] : ends[self.batch + 1]]
                     self.visit(index, seed, min(size, self.n_points - start))
@@ -167,6 +169,20 @@ class Fit:
             if self.batch < self.n_batches:
                 return
             yield self.finish_epoch()
+
+    def _stops(self, is_wanted: bool) -> bool:
+        """Whether the ranks have agreed to stop here; `is_wanted`: by this one.
+
+        To ask the others takes as long as to add up gradients, so the question goes along with those and is answered a
+        minibatch later; where there are none, it is asked now and then.
+        """
+        if self.ranks.is_alone:
+            return is_wanted
+        if self.config.model.solver == "exact":
+            return self.batch % ASKED_EVERY == 0 and self.ranks.any(is_wanted)
+        is_agreed = self.n_wanting.item() > 0
+        self.n_wanting.fill_(0 if is_agreed else is_wanted)
+        return is_agreed
 
     def _order(self) -> tuple[Tensor, Tensor]:
         """This epoch's order of this rank's data points, and where among them each minibatch ends, after a zero."""
@@ -193,7 +209,8 @@ class Fit:
         self.totals.add(x, step, rows, observed)
         if self.config.model.solver == "adam":
             set_gradient(self.model, x, rows, observed, self.config.model.impute, n_in_batch)
-            self.ranks.add([p.grad for p in self.model.decoder.parameters() if p.grad is not None])
+            gradients = [p.grad for p in self.model.decoder.parameters() if p.grad is not None]
+            self.ranks.add([*gradients, self.n_wanting])
             self.optimiser.step()
             self.schedule.step()
 
