@@ -64,14 +64,6 @@ def test_joblib_divides_the_cores():
     assert f"threads: {threads}" in Path("out/seed_0/config.yaml").read_text()
 
 
-def test_submitit_runs_jobs_as_a_cluster_would():
-    pytest.importorskip("hydra_plugins.hydra_submitit_launcher", reason="pip install 'tvae[slurm]'")
-    options = ["seed=0,1", "hydra/launcher=submitit_local", "hydra.sweep.dir=out", "hydra.launcher.timeout_min=5"]
-    found = sweep(*options, "hydra.sweep.subdir=seed_${seed}")
-    assert found.returncode == 0, found.stderr
-    assert statuses("out") == {"seed_0": "finished", "seed_1": "finished"}
-
-
 @pytest.mark.parametrize("launcher", ["submitit_slurm", "slurm"])
 def test_no_cluster_here(launcher):
     pytest.importorskip("hydra_plugins.hydra_submitit_launcher", reason="pip install 'tvae[slurm]'")
