@@ -5,8 +5,8 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow lint types bars natural natural-h table1 table2 table-n2v inpainting peers runtime paper report bench chaos \
-	scaling clean
+.PHONY: help demo test test-slow lint types bars natural natural-h table1 table2 table-n2v inpainting peers runtime \
+	paper report chaos scaling bench clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -109,7 +109,7 @@ chaos: $(VENV)/.installed  ## kill a run 100 times and compare its end with an u
 scaling: $(VENV)/.installed  ## two processes against one; writes outputs/scaling
 	$(BIN)/python -m scripts.scaling
 
-bench: $(VENV)/.installed  ## seconds per epoch, memory and scaling; writes outputs/bench
+bench: $(VENV)/.installed  ## seconds per epoch at the paper's settings, and memory; writes outputs/bench
 	$(BIN)/python scripts/bench.py
 
 clean:  ## remove the environment and caches, keep outputs
