@@ -39,8 +39,8 @@ lint: $(VENV)/.installed-dev  ## ruff
 types: $(VENV)/.installed-dev  ## mypy
 	$(BIN)/mypy
 
-bars: $(VENV)/.installed  ## the paper's first experiment: ten seeds each of bars and correlated bars, with figures
-	$(BIN)/python -m tvae.train -m experiment=bars,bars_correlated seed=0,1,2,3,4,5,6,7,8,9
+bars: $(VENV)/.installed-sweeps  ## the paper's first experiment: ten seeds each of bars and correlated bars, with figures
+	$(SWEEP) experiment=bars,bars_correlated seed=0,1,2,3,4,5,6,7,8,9
 	$(BIN)/python scripts/bars.py outputs/train
 
 NATURAL := $(BIN)/python -m tvae.train -m hydra.sweep.dir=outputs/natural
@@ -69,7 +69,9 @@ ifeq ($(filter quick paper,$(BUDGET)),)
 $(error BUDGET=$(BUDGET): must be quick or paper)
 endif
 SUFFIX := $(if $(filter quick,$(BUDGET)),_quick)
-SWEEP := $(BIN)/python -m tvae.train -m
+# Runs at a time, -1 being one for each core: of two cores, two runs make more than one run does with both.
+JOBS ?= -1
+SWEEP := $(BIN)/python -m tvae.train -m hydra/launcher=joblib hydra.launcher.n_jobs=$(JOBS)
 TABLE_SEEDS := corruption_seed=0,1,2
 # The table is made of what has finished, also where a sweep has failed.
 COLLECT = status=$$?; $(BIN)/python -m scripts.tables $@ && exit $$status
@@ -88,11 +90,11 @@ inpainting: peers  ## house with half of its pixels, castle with half and a fift
 	$(SWEEP) experiment=inpainting$(SUFFIX) dataset=house missing=0.5 $(TABLE_SEEDS) && \
 	$(SWEEP) experiment=inpainting$(SUFFIX) dataset=castle missing=0.5,0.8 $(TABLE_SEEDS); $(COLLECT)
 
-peers: $(VENV)/.installed-peers  ## other systems on the same noisy arrays
+peers: $(VENV)/.installed-sweeps  ## other systems on the same noisy arrays
 	$(BIN)/python -m scripts.peers
 
-$(VENV)/.installed-peers: $(VENV)/.installed
-	$(INSTALL) --editable '.[peers]'
+$(VENV)/.installed-sweeps: $(VENV)/.installed
+	$(INSTALL) --editable '.[peers,joblib]'
 	@touch $@
 
 runtime: $(VENV)/.installed  ## seconds per epoch against |Phi|, H, N and D

@@ -4,8 +4,9 @@
 
 Measured: non-local means, total variation and wavelets (scikit-image), sparse coding with a dictionary learned from the
 noisy image in the manner of KSVD (scikit-learn), BM3D (package `bm3d`, for non-commercial use) and, for missing pixels,
-biharmonic interpolation (scikit-image). All but BM3D estimate the noise level from the image. One file for each array;
-those that are there are left alone, and what is not installed is left out and said.
+biharmonic interpolation (scikit-image). All but BM3D estimate the noise level from the image; their parameters were
+chosen on `camera`, which is in no table. One file for each array; those that are there are left alone, and what is not
+installed is left out and said.
 """
 
 from __future__ import annotations
@@ -54,11 +55,11 @@ class Peer(NamedTuple):
 
 def non_local_means(noisy: np.ndarray, _: float) -> np.ndarray:
     sigma = estimate_sigma(noisy)
-    return denoise_nl_means(noisy, patch_size=5, patch_distance=9, h=0.8 * sigma, sigma=sigma, fast_mode=False)
+    return denoise_nl_means(noisy, 7 if sigma > 35 else 5, patch_distance=10, h=0.55 * sigma, sigma=sigma)
 
 
 def total_variation(noisy: np.ndarray, _: float) -> np.ndarray:
-    return denoise_tv_chambolle(noisy, weight=0.9 * estimate_sigma(noisy))
+    return denoise_tv_chambolle(noisy, weight=0.8 * estimate_sigma(noisy))
 
 
 def wavelets(noisy: np.ndarray, _: float) -> np.ndarray:

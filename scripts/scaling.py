@@ -1,7 +1,7 @@
 """Two processes against one, and what that says of many: `make scaling`, or `python -m scripts.scaling [--quick]`.
 
 Measured: seconds per epoch of one process and of two, one thread each, by turns, for two decoders and two sizes of the
-global minibatch; and of one process the share of a step that does not depend on the size of the minibatch. Calculated
+global minibatch; and of one process the part of a step that does not depend on the size of the minibatch. Calculated
 from that, with the assumptions below: time per epoch and traffic of 1, 10 and 100 nodes for 10^7 and 10^8 patches.
 
 A step of B data points on K ranks takes
@@ -25,15 +25,19 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+
 from scripts import chaos
 from tvae.checkpoint import write_atomically
+from tvae.datasets.images import add_noise
+from tvae.datasets.named import camera
 from tvae.device import machine
+from tvae.patches import extract
 
-DECODERS = {  # patches of camera with noise, in the manner of the paper's Tables 1 and 2
-    "64-64-64": ["dataset.patch_size=8", "model.n_latents=64", "model.hidden=[64]"],
-    "512-512-144": ["dataset.patch_size=12", "model.n_latents=512", "model.hidden=[512]"],
-}
-BATCHES = (32, 1024)
+DECODERS = {"64-64-64": (64, 8), "512-512-144": (512, 12)}  # latents, as many hidden units, and the side of a patch
+BATCHES = {32: 4000, 4096: 32768}  # size of a minibatch: number of patches, from noisy `camera`
+N_EPOCHS = 4  # the first of them does not count
 CORES, USED = 16, 0.7  # assumed: of a node, which is a rank; and how well more than one of them are used
 BYTES_PER_SECOND, DELAY = 1.25e9, 50e-6  # assumed: 10 Gbit/s Ethernet
 PATCHES = (10**7, 10**8)
@@ -52,41 +56,49 @@ def seconds_per_epoch(options: list[str], n_ranks: int, folder: Path, name: str)
         return [float(row["seconds"]) for row in csv.DictReader(file)][1:]
 
 
-def measure(n_repeats: int, n_epochs: int, stride: int, folder: Path) -> list[dict[str, Any]]:
+def measure(n_repeats: int, share: float, folder: Path) -> list[dict[str, Any]]:
+    """`share`: of the patches."""
     found = []
-    for decoder, of_model in DECODERS.items():
-        for batch in BATCHES:
-            options = ["dataset=camera", "noise=25", *of_model, f"batch_size={batch}", f"epochs={n_epochs}",
-                       f"dataset.train_stride={stride}", "restore_every=1000"]  # fmt: skip
+    noisy = torch.from_numpy(add_noise(camera().pixels, 25.0, 0))
+    for decoder, (n_latents, side) in DECODERS.items():
+        patches = extract(noisy, side, 1).float().numpy()
+        for batch, n_wanted in BATCHES.items():
+            chosen = np.random.default_rng(0).permutation(len(patches))[: round(share * n_wanted)]
+            np.save(folder / "patches.npy", patches[chosen])
+            options = ["dataset=array", f"dataset.file={folder / 'patches.npy'}", f"model.n_latents={n_latents}",
+                       f"batch_size={batch}", f"epochs={N_EPOCHS}"]  # fmt: skip
             times: dict[int, list[float]] = {1: [], 2: []}
             for i in range(n_repeats):
                 for n_ranks, seconds in times.items():
                     name = f"{decoder}_{batch}_{n_ranks}_{i}"
                     seconds.append(statistics.median(seconds_per_epoch(options, n_ranks, folder, name)))
             ratios = [one / two for one, two in zip(times[1], times[2], strict=True)]
-            found.append({"decoder": decoder, "batch": batch, "one": times[1], "two": times[2], "ratios": ratios})
-            print(
-                f"{decoder}, minibatches of {batch}: {' '.join(f'{r:.2f}' for r in ratios)} times as fast", flush=True
-            )
+            found.append({
+                "decoder": decoder, "batch": batch, "n_points": len(chosen), "one": times[1], "two": times[2],
+                "ratios": ratios,
+            })  # fmt: skip
+            shown = " ".join(f"{ratio:.2f}" for ratio in ratios)
+            print(f"{decoder}, minibatches of {batch}: {shown} times as fast", flush=True)
     return found
 
 
 def table(found: list[dict[str, Any]]) -> str:
     lines = [
-        "| decoder | minibatch | one process, s per epoch | two processes | ratio, median (min..max) |",
-        "|---|---|---|---|---|",
+        "| decoder | minibatch | patches | one process, s per epoch | two processes | ratio, median (min..max) |",
+        "|---|---|---|---|---|---|",
     ]
     for row in found:
         one, two, ratio = (statistics.median(row[name]) for name in ("one", "two", "ratios"))
         spread = f"{min(row['ratios']):.2f}..{max(row['ratios']):.2f}"
-        lines.append(f"| {row['decoder']} | {row['batch']} | {one:.2f} | {two:.2f} | {ratio:.2f} ({spread}) |")
+        what = f"| {row['decoder']} | {row['batch']} | {row['n_points']} "
+        lines.append(f"{what}| {one:.2f} | {two:.2f} | {ratio:.2f} ({spread}) |")
     return "\n".join(lines) + "\n"
 
 
-def costs(found: list[dict[str, Any]], n_points: int) -> tuple[float, float]:
+def costs(found: list[dict[str, Any]]) -> tuple[float, float]:
     """(c, f) of the larger decoder: the line through its seconds per step against the size of the minibatch."""
     rows = [row for row in found if row["decoder"] == list(DECODERS)[-1]]
-    steps = [(row["batch"], statistics.median(row["one"]) * row["batch"] / n_points) for row in rows]
+    steps = [(row["batch"], statistics.median(row["one"]) * row["batch"] / row["n_points"]) for row in rows]
     (small, fast), (large, slow) = steps[0], steps[-1]
     per_point = (slow - fast) / (large - small)
     return per_point, max(0.0, fast - per_point * small)
@@ -126,14 +138,12 @@ def calculated_table(rows: list[dict[str, float]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="fewer patches, epochs and repetitions")
+    parser.add_argument("--quick", action="store_true", help="fewer patches and repetitions")
     parser.add_argument("--out", type=Path, default=Path("outputs/scaling"))
     options = parser.parse_args()
-    n_repeats, n_epochs, stride = (1, 3, 6) if options.quick else (3, 3, 4)
     with tempfile.TemporaryDirectory() as folder:
-        found = measure(n_repeats, n_epochs, stride, Path(folder))
-    n_points = math.ceil((256 - 12) / stride + 1) ** 2
-    per_point, fixed = costs(found, n_points)
+        found = measure(1 if options.quick else 5, 0.25 if options.quick else 1.0, Path(folder))
+    per_point, fixed = costs(found)
     rows = calculate(per_point, fixed)
     content = {"machine": machine(), "measured": found, "calculated": rows, "seconds_of_a_core_per_point": per_point,
                "fixed_seconds_per_step": fixed}  # fmt: skip

@@ -1,12 +1,14 @@
 import importlib
 import sys
 
+import numpy as np
 import pytest
 import torch
 from hydra.core.global_hydra import GlobalHydra
 
 from tvae.config import BarsConfig, Config, EaConfig, LrConfig, ModelConfig, StatesConfig
 from tvae.decoder import Decoder
+from tvae.images import write_tiff
 from tvae.model import Model
 from tvae.states import init_states
 
@@ -82,3 +84,30 @@ def small_config(**changes):
     for name, value in changes.items():
         setattr(config, name, value)
     return config
+
+
+@pytest.fixture
+def own_cache(tmp_path, monkeypatch):
+    """An empty cache, no data folder, and nobody to download from."""
+    monkeypatch.setenv("TVAE_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("TVAE_DATA_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.delenv("TVAE_DATA_DIR", raising=False)
+
+
+def smooth_picture(seed, height=60, width=90):
+    """A smooth random picture with values above zero."""
+    rng = np.random.default_rng(seed)
+    rows, columns = np.mgrid[:height, :width]
+    waves = [np.sin(rng.normal() * 0.3 * rows + rng.normal() * 0.3 * columns + rng.uniform(0, 6)) for _ in range(8)]
+    return 1000 + 100 * sum(waves) + 10 * rng.normal(size=(height, width))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A data folder with three natural images."""
+    place = tmp_path / "data" / "vanhateren"
+    place.mkdir(parents=True)
+    for i in range(3):
+        write_tiff(place / f"{i}.tiff", smooth_picture(i).astype(np.float32))
+    return tmp_path / "data"

@@ -1,52 +1,25 @@
-"""Natural image patches: files, positions, pre-processing, cache, and the experiment from end to end."""
+"""Natural image patches: files, positions, pre-processing, cache, held-out data."""
 
-import json
 import logging
 import tracemalloc
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from tests.conftest import small_config
+from tests.conftest import small_config, smooth_picture
 from tvae import datasets
 from tvae.config import ModelConfig, NaturalConfig, UserError
 from tvae.datasets import natural
 from tvae.datasets.natural import Source, columns, cut, make_patches, prepare, read_file, shares
-from tvae.fit import Fit, TrainingFailed, make_fit
+from tvae.fit import make_fit
 from tvae.images import write_image, write_tiff
-from tvae.initialise import load_model
 
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("TVAE_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setenv("TVAE_DATA_URL", "http://127.0.0.1:9")  # nobody answers there
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    monkeypatch.delenv("TVAE_DATA_DIR", raising=False)
-
-
-def picture(seed, height=60, width=90):
-    """A smooth random picture with values above zero."""
-    rng = np.random.default_rng(seed)
-    rows, columns = np.mgrid[:height, :width]
-    waves = [np.sin(rng.normal() * 0.3 * rows + rng.normal() * 0.3 * columns + rng.uniform(0, 6)) for _ in range(8)]
-    return 1000 + 100 * sum(waves) + 10 * rng.normal(size=(height, width))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def source(name, pixels):
     return Source(name, "", lambda: pixels)
-
-
-@pytest.fixture
-def folder(tmp_path):
-    """A data folder with three images."""
-    place = tmp_path / "data" / "vanhateren"
-    place.mkdir(parents=True)
-    for i in range(3):
-        write_tiff(place / f"{i}.tiff", picture(i).astype(np.float32))
-    return tmp_path / "data"
 
 
 def config_for(data_dir=None, n_patches=300, n_test=30, **options):
@@ -78,7 +51,7 @@ def test_colours_are_averaged(tmp_path):
 
 
 def test_nan_is_refused(tmp_path):
-    pixels = picture(0).astype(np.float32)
+    pixels = smooth_picture(0).astype(np.float32)
     pixels[3, 3] = np.nan
     write_tiff(tmp_path / "a.tiff", pixels)
     with pytest.raises(UserError, match="NaN"):
@@ -102,7 +75,7 @@ def test_only_names_of_images_are_fetched(images, folder):
 
 def test_chosen_images(folder, monkeypatch):
     read = []
-    monkeypatch.setattr(natural, "read_file", lambda path: (read.append(path.name), picture(0))[1])
+    monkeypatch.setattr(natural, "read_file", lambda path: (read.append(path.name), smooth_picture(0))[1])
     datasets.load(config_for(folder, images=["2.tiff", "0.tiff"]))
     assert read == ["2.tiff", "0.tiff"]
 
@@ -155,7 +128,7 @@ def test_the_flattest_are_left_out():
 
 def test_patches_are_balanced_over_images_mixed_and_white():
     """Each image has an intensity pattern of its own, by which its patches are told apart."""
-    sources = [source(str(i), picture(i)) for i in range(3)]
+    sources = [source(str(i), smooth_picture(i)) for i in range(3)]
     options = NaturalConfig(name="vanhateren", patch_size=6, retained=0.99, equalise=False)
     patches = make_patches(sources, options, 3001, 300)
     assert patches.train.shape == (3001, 36)
@@ -170,14 +143,14 @@ def test_patches_are_balanced_over_images_mixed_and_white():
         windows = np.lib.stride_tricks.sliding_window_view(prepare(image, 0.02), (6, 6)).reshape(-1, 36)
         return windows - windows.mean(1, keepdims=True)
 
-    belongs = [cdist_min(unwhitened[:200], pieces(picture(i))) < 1e-3 for i in range(3)]
+    belongs = [cdist_min(unwhitened[:200], pieces(smooth_picture(i))) < 1e-3 for i in range(3)]
     assert np.sum(belongs, axis=0).tolist() == [1] * 200
     assert all(40 < b.sum() < 95 for b in belongs)  # mixed: 200 / 3 of each, within 4 standard deviations
 
 
 def test_equalised_patches_have_similar_contrast():
     """One image of low and one of high contrast: x / sqrt(var + 0.1 mean var), before the whitening."""
-    sources = [source("a", 1000 + 0.2 * (picture(0) - 1000)), source("b", picture(1))]
+    sources = [source("a", 1000 + 0.2 * (smooth_picture(0) - 1000)), source("b", smooth_picture(1))]
 
     def made(equalise):
         options = NaturalConfig(name="vanhateren", patch_size=6, retained=1.0, equalise=equalise)
@@ -214,7 +187,7 @@ def test_images_are_not_kept():
 
 
 def test_positions_depend_on_the_seed_alone():
-    sources = [source("a", picture(0)), source("b", picture(1))]
+    sources = [source("a", smooth_picture(0)), source("b", smooth_picture(1))]
 
     def made(seed):
         return make_patches(sources, NaturalConfig(name="vanhateren", patch_size=6, seed=seed), 100, 10).train
@@ -232,11 +205,11 @@ def test_positions_depend_on_the_seed_alone():
 )
 def test_patch_larger_than_image(size, n_test, message):
     with pytest.raises(UserError, match=message):
-        make_patches([source("a", picture(0))], NaturalConfig(name="vanhateren", patch_size=size), 10, n_test)
+        make_patches([source("a", smooth_picture(0))], NaturalConfig(name="vanhateren", patch_size=size), 10, n_test)
 
 
 def test_flat_images():
-    for image, n_patches in ((np.zeros((40, 40)), 10), (np.tile([1.0, 2.0], (40, 20)), 1), (picture(0), 1)):
+    for image, n_patches in ((np.zeros((40, 40)), 10), (np.tile([1.0, 2.0], (40, 20)), 1), (smooth_picture(0), 1)):
         with pytest.raises(UserError, match="all patches are alike"):
             make_patches([source("a", image)], NaturalConfig(name="vanhateren", patch_size=4), n_patches, 0)
 
@@ -261,7 +234,7 @@ def test_made_anew_when_anything_changes(folder, change, monkeypatch):
     real = make_patches
     monkeypatch.setattr(natural, "make_patches", lambda *args: (made.append(1), real(*args))[1])
     if change == "image":
-        write_tiff(folder / "vanhateren" / "0.tiff", picture(9).astype(np.float32))
+        write_tiff(folder / "vanhateren" / "0.tiff", smooth_picture(9).astype(np.float32))
     datasets.load(
         config_for(folder, n_patches=301 if change == "n_patches" else 300, clamp=0.1 if change == "option" else 0.02)
     )
@@ -334,167 +307,3 @@ def test_nothing_is_learned_from_held_out_data(folder):
     assert all(e.elbo_test is not None for e in with_it)
     assert all(e.elbo_test is None for e in without)
     assert torch.equal(fits[0].model.decoder.weights[0], fits[1].model.decoder.weights[0])
-
-
-# ---- commands
-
-
-@pytest.fixture
-def linear(command, folder):
-    """A linear run of some epochs, in the folder `linear`, and its options."""
-    shared = ["dataset=vanhateren", "dataset.patch_size=6", "model.n_latents=20", "n_patches=400", f"data_dir={folder}"]
-    code, out = command("train", *shared, "model=linear", "epochs=8", "hydra.run.dir=linear")
-    assert code == 0, out
-    return shared
-
-
-STILL = ["lr=constant", "lr.max=1e-12"]  # a decoder that does not move
-
-
-def test_a_deep_run_starts_where_the_linear_one_ended(command, linear):
-    """Parameters, pi, sigma2 and both sets of states are carried over: the first epoch has the last one's ELBO."""
-    code, out = command("train", *linear, *STILL, "epochs=1", "init_from=linear", "hydra.run.dir=deep")
-    assert code == 0, out
-    before, after = (json.loads(Path(name, "metrics.json").read_text()) for name in ("linear", "deep"))
-    assert after["elbo"] > before["elbo"] - 0.01
-    assert after["elbo_test"] > before["elbo_test"] - 0.3  # pi and sigma2 have moved with the training data
-    code, out = command("train", *linear, *STILL, "epochs=1", "hydra.run.dir=anew")
-    assert json.loads(Path("anew/metrics.json").read_text())["elbo"] < before["elbo"] - 1  # without a start: far below
-
-
-def test_held_out_data_and_a_start_survive_an_interruption(command, linear, monkeypatch):
-    """A run that starts from another and is stopped ends as if it had not been."""
-    options = [*linear, "epochs=4", "init_from=linear", "checkpoint_seconds=0"]
-    assert command("train", *options, "hydra.run.dir=whole")[0] == 0
-    real = Fit.finish_epoch
-
-    def fail_in_the_third(fit):
-        if fit.epoch == 2:
-            raise TrainingFailed("made to fail")
-        return real(fit)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Fit, "finish_epoch", fail_in_the_third)
-        code, out = command("train", *options, "hydra.run.dir=stopped")
-        assert code == 1, out
-    code, out = command("train", *options, "hydra.run.dir=stopped")
-    assert code == 0
-    assert "going on after epoch 2" in out
-    whole, stopped = (json.loads(Path(name, "metrics.json").read_text()) for name in ("whole", "stopped"))
-    assert (whole["elbo"], whole["elbo_test"]) == (stopped["elbo"], stopped["elbo_test"])
-    parts = [load_model(Path(name))[2] for name in ("whole", "stopped")]
-    states = [next(part.load() for part in found if part.name == "test_states") for found in parts]
-    assert torch.equal(*states)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["model.n_latents=30"], "maps 20 latents to 36 values, this one 30 to 36"),
-        (["model.hidden=[4]"], "every hidden layer needs at least 20 units"),
-    ],
-)
-def test_a_start_that_does_not_fit_costs_nothing(command, linear, options, message):
-    """Not even with restart=true is a run thrown away for one that cannot begin."""
-    assert command("train", *linear, "epochs=1", "hydra.run.dir=mine")[0] == 0
-    before = Path("mine/checkpoint.pt").read_bytes()
-    code, out = command("train", *linear, *options, "init_from=linear", "restart=true", "hydra.run.dir=mine")
-    assert code == 2
-    assert message in out
-    assert Path("mine/checkpoint.pt").read_bytes() == before
-    code, out = command("train", *linear, *options, "init_from=linear", "hydra.run.dir=new")
-    assert code == 2
-    assert not list(Path("new").iterdir())
-    code, out = command("train", *linear, "init_from=mine", "restart=true", "hydra.run.dir=mine")
-    assert code == 2
-    assert "init_from=mine: is the directory of this run itself" in out
-
-
-TRAIN = ["experiment=natural_linear", "dataset.patch_size=6", "model.n_latents=20", "n_patches=400", "epochs=3"]
-
-
-def test_experiment_end_to_end(command, folder, capfd):
-    """Linear, then deep and continued linear from the same point, and the figures of the script."""
-    shared = [*TRAIN, f"data_dir={folder}"]
-    out = folder.parent / "natural"
-    code, text = command("train", *shared, f"hydra.run.dir={out}/linear_0")
-    assert code == 0, text
-    start = json.loads((out / "linear_0" / "metrics.json").read_text())
-    assert start["elbo_test"] is not None
-    assert (out / "linear_0" / "figures" / "latents.png").is_file()
-    still = ["lr.min=1e-9", "lr.max=1e-9"]
-    init = f"init_from={out}/linear_0"
-    code, text = command(
-        "train",
-        "experiment=natural_deep",
-        *shared[1:],
-        "model.hidden=[20]",
-        init,
-        *still,
-        f"hydra.run.dir={out}/deep_0",
-    )
-    assert code == 0, text
-    code, text = command("train", *shared, init, f"hydra.run.dir={out}/continued_0")
-    assert code == 0, text
-    deep = json.loads((out / "deep_0" / "metrics.json").read_text())
-    for h in (8, 16):
-        code, text = command(
-            "train", "experiment=natural_h1000", *shared[1:], f"model.n_latents={h}", "model.hidden=[5]",
-            "states.n_states=16", f"hydra.run.dir={out}/h_{h}",
-        )  # fmt: skip
-        assert code == 0, text
-
-    from scripts import natural as script
-
-    script.main(str(out))
-    printed = capfd.readouterr().out
-    assert "held-out patches: deep is above linear by" in printed
-    assert "H=16" in printed
-    found = json.loads((out / "natural.json").read_text())
-    continued = json.loads((out / "continued_0" / "metrics.json").read_text())
-    assert found["gain"]["elbo_test"]["gain"]["mean"] == pytest.approx(deep["elbo_test"] - continued["elbo_test"])
-    assert (out / "natural_elbo.png").is_file()
-    assert (out / "natural_h.png").is_file()
-
-
-def test_no_finished_runs(tmp_path):
-    from scripts import natural as script
-
-    with pytest.raises(SystemExit, match="no finished runs"):
-        script.main(str(tmp_path))
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (["data_dir={empty}"], "vanhateren: no images there; put .iml, .imc, TIFF or PNG files into it"),
-        (["dataset.images=[imk00001.iml]"], "imk00001.iml: cannot be downloaded from http://127.0.0.1:9/vanhateren"),
-        (["dataset=natural", "dataset.images=[house]"], "dataset=natural has astronaut, camera"),
-        (["dataset=natural", "dataset.patch_size=999"], "do not hold a patch of 999x999"),
-        (["dataset=natural", "noise=3"], "noise=3.0: dataset=natural is no image"),
-        (["dataset=natural", "dataset.retained=0"], "dataset.retained=0.0: must be above 0"),
-        (["dataset=bars", "n_patches=3"], "n_patches=3: is for patches of natural images, not for dataset=bars"),
-    ],
-)
-def test_mistakes(command, tmp_path, overrides, message):
-    (tmp_path / "empty" / "vanhateren").mkdir(parents=True)
-    overrides = [o.format(empty=tmp_path / "empty") for o in overrides]
-    code, out = command("train", "dataset=vanhateren", "epochs=1", *overrides)
-    assert code == 2, out
-    assert message in out
-    assert "Traceback" not in out
-    assert len(out.strip().splitlines()) <= 2  # a line before it may say that a download is tried
-
-
-def test_fewer_patches_than_latents_is_said(command, folder):
-    code, out = command("train", *TRAIN, f"data_dir={folder}", "n_patches=15", "epochs=1", "hydra.run.dir=few")
-    assert code == 0, out
-    assert "n_patches=15: fewer than model.n_latents=20" in out
-
-
-def test_init_from_other_data_takes_only_parameters(command, folder):
-    shared = [*TRAIN, f"data_dir={folder}", "epochs=1"]
-    assert command("train", *shared, "hydra.run.dir=a")[0] == 0
-    code, out = command("train", *shared, "dataset.seed=1", "init_from=a", "hydra.run.dir=b")
-    assert code == 0
-    assert "of other data, so only its parameters are taken over" in out

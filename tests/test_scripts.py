@@ -6,13 +6,13 @@ from scripts import runtime, scaling
 
 
 def test_costs_are_those_of_the_line_through_the_steps():
-    """2 ms for a data point and 5 ms for a step, with 1000 data points."""
+    """2 ms for a data point and 5 ms for a step."""
     rows = [
-        {"decoder": "512-512-144", "batch": batch, "one": [(0.002 * batch + 0.005) * 1000 / batch]}
-        for batch in (32, 256)
+        {"decoder": "512-512-144", "batch": b, "n_points": n, "one": [(0.002 * b + 0.005) * n / b]}
+        for b, n in ((32, 1000), (256, 4000))
     ]
-    rows.append({"decoder": "64-64-64", "batch": 32, "one": [1.0]})
-    assert scaling.costs(rows, 1000) == pytest.approx((0.002, 0.005))
+    rows.append({"decoder": "64-64-64", "batch": 32, "n_points": 1000, "one": [1.0]})
+    assert scaling.costs(rows) == pytest.approx((0.002, 0.005))
 
 
 def test_one_node_has_no_network_and_more_nodes_share_the_work():

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -54,14 +55,31 @@ def test_repetition_finishes_only_what_is_missing():
     assert [p.parent.name for p in before if before[p] != after[p]] == ["seed_1"]
 
 
-def test_joblib_divides_the_cores():
+def test_jobs_of_joblib_share_the_cores_and_end_with_the_sweep():
+    """A sweep that is killed leaves no jobs behind; they save what they have."""
     pytest.importorskip("hydra_plugins.hydra_joblib_launcher", reason="pip install 'tvae[joblib]'")
-    options = ["seed=0,1", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "hydra.sweep.dir=out"]
-    found = sweep(*options, "hydra.sweep.subdir=seed_${seed}")
-    assert found.returncode == 0, found.stderr
-    assert statuses("out") == {"seed_0": "finished", "seed_1": "finished"}
+    options = ["seed=0,1", "epochs=100000", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "hydra.sweep.dir=out"]
+    words = [sys.executable, "-m", "tvae.train", "-m", *SMALL, *options, "hydra.sweep.subdir=seed_${seed}"]
+    with open("log", "w") as log:
+        sweeping = subprocess.Popen(words, stderr=log)
+    try:
+        wait_until(lambda: {"seed_0: epoch 1/100000", "seed_1: epoch 1/100000"} <= starts_of("log"))
+    finally:
+        sweeping.kill()
+    wait_until(lambda: statuses("out") == {"seed_0": "interrupted", "seed_1": "interrupted"})
     threads = max(1, (os.cpu_count() or 1) // 2)
     assert f"threads: {threads}" in Path("out/seed_0/config.yaml").read_text()
+
+
+def starts_of(log):
+    return {line.partition("  ")[0] for line in Path(log).read_text().splitlines()}
+
+
+def wait_until(is_true, seconds=60):
+    end = time.monotonic() + seconds
+    while not is_true():
+        assert time.monotonic() < end
+        time.sleep(0.2)
 
 
 @pytest.mark.parametrize("launcher", ["submitit_slurm", "slurm"])
@@ -92,3 +110,4 @@ def test_tables_sweep_noise_and_seeds_into_their_own_folder(experiment, folder, 
     assert cfg.hydra.sweeper.params.corruption_seed == "0,1,2"
     assert (cfg.hydra.sweep.dir, cfg.hydra.sweep.subdir) == (folder, "noise=25.0,seed=2")
     assert cfg.seed == 2
+    assert cfg.epochs == {"table1_quick": 100, "table2_quick": None}.get(experiment, 500)

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -67,6 +68,7 @@ OmegaConf.register_new_resolver("run_name", run_name, replace=True)
 
 
 FAILURES = "TVAE_FAILURES"  # in the environment: the file to which jobs of a multirun add what went wrong
+LAUNCHED_BY = "TVAE_LAUNCHED_BY"  # the process that has the list of jobs
 
 
 def run(task: Callable[[Config, Path], object], cfg: DictConfig) -> None:
@@ -74,10 +76,12 @@ def run(task: Callable[[Config, Path], object], cfg: DictConfig) -> None:
     path = Path(HydraConfig.get().runtime.output_dir)
     is_multirun = HydraConfig.get().mode == RunMode.MULTIRUN
     try:
-        if is_multirun and "joblib" in HydraConfig.get().launcher._target_ and "TORCHELASTIC_RUN_ID" in os.environ:
+        if _is_joblib() and "TORCHELASTIC_RUN_ID" in os.environ:
             raise UserError("hydra/launcher=joblib: not under torchrun; jobs side by side, or processes of one job")
+        if _is_joblib() and os.environ.get(LAUNCHED_BY) != str(os.getpid()):
+            _end_with_parent()
         ranks = join()
-        _log_to_terminal()
+        _log_to_terminal(f"{path.name}: " if _is_joblib() else "")
         config = ranks.together(lambda: resolve(cfg))
         config.threads = config.threads or threads_of_job()
         config.restart = config.restart and attempt() == 0  # what an attempt before has saved is not to be thrown away
@@ -99,6 +103,24 @@ def _shared(path: Path, ranks: Ranks) -> Path:
     return theirs
 
 
+def _is_joblib() -> bool:
+    """Whether this job is one of several that joblib runs side by side."""
+    return HydraConfig.get().mode == RunMode.MULTIRUN and "joblib" in HydraConfig.get().launcher._target_
+
+
+@cache
+def _end_with_parent() -> None:
+    """From now on, tell this process to stop when the one that has the list of jobs has ended."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1.0)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
 def _note_failure(line: str) -> None:
     """For the list at the end; the job may be in another process, and on a machine that does not see the file."""
     with suppress(KeyError, OSError), open(os.environ[FAILURES], "a") as file:
@@ -109,10 +131,10 @@ def threads_of_job() -> int | None:
     """A share of the cores for each of the ranks or jobs on this machine; None where there is only one at a time."""
     if local_size() > 1:
         return max(1, n_cores() // local_size())
-    launcher = HydraConfig.get().launcher
-    if HydraConfig.get().mode != RunMode.MULTIRUN or "joblib" not in launcher._target_:
+    if not _is_joblib():
         return None
-    n_jobs = launcher.n_jobs if launcher.n_jobs and launcher.n_jobs > 0 else n_cores()
+    n_jobs = HydraConfig.get().launcher.n_jobs
+    n_jobs = n_jobs if n_jobs and n_jobs > 0 else n_cores()
     return max(1, n_cores() // n_jobs)
 
 
@@ -124,7 +146,7 @@ def launch(job: Callable[[], None]) -> None:
     threading.excepthook = _end_of_thread
     with tempfile.TemporaryDirectory(prefix="tvae-") as folder:
         failures = Path(folder) / "failures"
-        os.environ[FAILURES] = str(failures)
+        os.environ[FAILURES], os.environ[LAUNCHED_BY] = str(failures), str(os.getpid())
         try:
             job()
             leave()
@@ -230,9 +252,9 @@ def one_line(error: BaseException) -> str:
     return " ".join(line for line in lines if line and not line.startswith(dropped))
 
 
-def _log_to_terminal() -> None:
+def _log_to_terminal(prefix: str = "") -> None:
     handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(message)s"))
+    handler.setFormatter(logging.Formatter(prefix.replace("%", "%%") + "%(message)s"))
     log.handlers[:] = [handler]
     log.setLevel(logging.WARNING if rank_here() else logging.INFO)
 

@@ -20,7 +20,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tvae import mapped
 from tvae.adam import Adam
 from tvae.checkpoint import Part, copy_rows
 from tvae.config import Config
@@ -36,6 +35,7 @@ from tvae.learning import (
     update_prior_and_noise,
     weighty_states,
 )
+from tvae.mapped import Files
 from tvae.model import Model
 from tvae.native import has_gradient, supports, torch_on_one_thread
 from tvae.ranks import ALONE, Ranks
@@ -84,8 +84,7 @@ class Fit:
         self.units = units_of(dataset, config.dataset.standardise)
         self.device = device
         own = slice(self.own.start, self.own.stop)
-        self.n_touched = 0  # rows of `files` since they were released
-        self.files = [] if dataset.file is None else [dataset.file]
+        self.files = Files(dataset.file)
         self.is_read_by_need = dataset.file is not None
         if self.is_read_by_need:
             self.data, self.observed = dataset.data[own], None  # in their own units
@@ -117,12 +116,11 @@ class Fit:
         shape = (len(self.own), self.config.states.n_states, math.ceil(len(pi) / 8))
         if self.config.states.memmap:
             assert folder is not None
-            self.files.append(mapped.create(folder / STATES.format(self.ranks.rank), shape))
-            states = self.files[-1].tensor
+            states = self.files.create(folder / STATES.format(self.ranks.rank), shape)
         else:
             states = torch.empty(shape, dtype=torch.uint8)
         shared, own = self.config.states.shared, self.own
-        init_states(states, pi, shared, self.states_rng, own.start, self.n_points, self.release)
+        init_states(states, pi, shared, self.states_rng, own.start, self.n_points, self.files.release)
         return states.to(self.device)
 
     def states_rng(self, first: int) -> torch.Generator:
@@ -132,7 +130,7 @@ class Fit:
     def rows(self, index: Tensor) -> tuple[Tensor, Tensor | None]:
         """Data points as the model sees them, by their place among this rank's."""
         if self.is_read_by_need:
-            return self.to_model(self._take(self.data, index.cpu()).to(self.dtype), None)
+            return self.to_model(self.files.take(self.data, index.cpu()).to(self.dtype), None)
         return self.data[index], None if self.observed is None else self.observed[index]
 
     def to_model(self, data: Tensor, observed: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -202,9 +200,9 @@ class Fit:
         `index` (B,): this rank's data points in it; `n_in_batch`: those of all ranks.
         """
         x, observed = self.rows(index)
-        packed = self._take(self.states, index)
+        packed = self.files.take(self.states, index)
         step = e_step(self.model, self.config.ea, x, packed, Stream(seed, index + self.own.start), observed)
-        self._put_states(index, step.packed)
+        self.files.put(self.states, index, step.packed)
         rows = weighty_states(step, self.config.prune)
         self.totals.add(x, step, rows, observed)
         if self.config.model.solver == "adam":
@@ -213,33 +211,6 @@ class Fit:
             self.ranks.add([*gradients, self.n_wanting])
             self.optimiser.step()
             self.schedule.step()
-
-    def _take(self, tensor: Tensor, index: Tensor) -> Tensor:
-        """Rows of the data or the states; some at a time where they are in files."""
-        if not self.files:
-            return tensor.index_select(0, index)
-        parts = []
-        for part in index.split(mapped.ROWS_BETWEEN):
-            parts.append(tensor.index_select(0, part))
-            self._count_touched(len(part))
-        return torch.cat(parts)
-
-    def _put_states(self, index: Tensor, packed: Tensor) -> None:
-        n_at_once = mapped.ROWS_BETWEEN if self.files else max(1, len(index))
-        for part, rows in zip(index.split(n_at_once), packed.split(n_at_once), strict=True):
-            put_rows(self.states, part, rows)
-            self._count_touched(len(part))
-
-    def _count_touched(self, n_rows: int) -> None:
-        self.n_touched += n_rows
-        if self.n_touched >= mapped.ROWS_BETWEEN:
-            self.release()
-
-    def release(self) -> None:
-        """Drop what is in memory of data and states in files."""
-        self.n_touched = 0
-        for file in self.files:
-            file.release()
 
     def finish_epoch(self) -> Epoch:
         """The closed-form updates, and the report."""
@@ -298,10 +269,10 @@ class Fit:
         yield from ({"test_states": states} for states in test_states)
         for states in self.states.split(n_rows):
             yield {"states": states}
-            self.release()
+            self.files.release()
 
     def load_states(self, parts: list[Part]) -> None:
-        copy_rows(parts, "states", self.states, self.own.start, self.release)
+        copy_rows(parts, "states", self.states, self.own.start, self.files.release)
         if self.held_out is not None:
             copy_rows(parts, "test_states", self.held_out.states, self.held_out.own.start)
 

@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 TIMEOUT = timedelta(minutes=30)  # for a rank that is late; one that has ended is noticed at once
+AWAKE = 0.02  # seconds to wait for the others without going to sleep, from which a process is woken late
 
 
 class LostRank(Exception):
@@ -74,7 +75,7 @@ class Ranks:
             return
         flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
         with _connected():
-            dist.all_reduce(flat)
+            _wait(dist.all_reduce(flat, async_op=True))
         for tensor, total in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
             tensor.copy_(total.view_as(tensor))
 
@@ -227,6 +228,13 @@ def _read_submitit() -> None:
     from submitit.helpers import TorchDistributedEnvironment
 
     TorchDistributedEnvironment().export(set_cuda_visible_devices=False)
+
+
+def _wait(work: dist.Work) -> None:
+    end = time.perf_counter() + AWAKE
+    while not work.is_completed() and time.perf_counter() < end:
+        time.sleep(0)  # lets others have the core
+    work.wait()
 
 
 def _sendable(error: Exception | None) -> Exception | None:
