@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -56,7 +57,7 @@ def test_repetition_finishes_only_what_is_missing():
 
 
 def test_jobs_of_joblib_share_the_cores_and_end_with_the_sweep():
-    """A sweep that is killed leaves no jobs behind; they save what they have."""
+    """A sweep that is killed leaves no processes behind; its jobs save what they have."""
     pytest.importorskip("hydra_plugins.hydra_joblib_launcher", reason="pip install 'tvae[joblib]'")
     options = ["seed=0,1", "epochs=100000", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "hydra.sweep.dir=out"]
     words = [sys.executable, "-m", "tvae.train", "-m", *SMALL, *options, "hydra.sweep.subdir=seed_${seed}"]
@@ -67,8 +68,20 @@ def test_jobs_of_joblib_share_the_cores_and_end_with_the_sweep():
     finally:
         sweeping.kill()
     wait_until(lambda: statuses("out") == {"seed_0": "interrupted", "seed_1": "interrupted"})
+    wait_until(lambda: not jobs_in(Path.cwd()))
     threads = max(1, (os.cpu_count() or 1) // 2)
     assert f"threads: {threads}" in Path("out/seed_0/config.yaml").read_text()
+
+
+def jobs_in(folder):
+    """Processes that work in a folder, this one aside."""
+    numbers = {int(path.name) for path in Path("/proc").glob("[0-9]*")} - {os.getpid()}
+    return [number for number in numbers if folder_of(number) == str(folder)]
+
+
+def folder_of(number):
+    with suppress(OSError):
+        return os.readlink(f"/proc/{number}/cwd")
 
 
 def starts_of(log):

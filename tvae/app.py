@@ -69,10 +69,16 @@ OmegaConf.register_new_resolver("run_name", run_name, replace=True)
 
 FAILURES = "TVAE_FAILURES"  # in the environment: the file to which jobs of a multirun add what went wrong
 LAUNCHED_BY = "TVAE_LAUNCHED_BY"  # the process that has the list of jobs
+_at_work = threading.Lock()  # held by a job
 
 
 def run(task: Callable[[Config, Path], object], cfg: DictConfig) -> None:
     """The body of a Hydra job: `task` on the checked configuration and the run directory."""
+    with _at_work:
+        _run(task, cfg)
+
+
+def _run(task: Callable[[Config, Path], object], cfg: DictConfig) -> None:
     path = Path(HydraConfig.get().runtime.output_dir)
     is_multirun = HydraConfig.get().mode == RunMode.MULTIRUN
     try:
@@ -110,13 +116,15 @@ def _is_joblib() -> bool:
 
 @cache
 def _end_with_parent() -> None:
-    """From now on, tell this process to stop when the one that has the list of jobs has ended."""
+    """From now on, stop and end this process when the one that has the list of jobs has ended."""
     parent = os.getppid()
 
     def watch() -> None:
         while os.getppid() == parent:
             time.sleep(1.0)
         os.kill(os.getpid(), signal.SIGTERM)
+        with _at_work:
+            os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
 
