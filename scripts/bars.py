@@ -1,6 +1,6 @@
 """The paper's first experiment (Appendix B): judge the runs of `make bars` and draw its figures.
 
-    python scripts/bars.py outputs/train [outputs/bars]
+    python -m scripts.bars [outputs/train] [outputs/bars]
 
 Of the finished runs on `bars` and on `bars_correlated` found below the first folder, the one with the highest ELBO is
 taken, as in the paper. Written are, for each of the two: the decoder's output for the one-hot states over epochs, the
@@ -22,18 +22,19 @@ from typing import Any
 import numpy as np
 import torch
 from matplotlib.figure import Figure
-from omegaconf import OmegaConf
 from PIL import Image
 from scipy.optimize import linear_sum_assignment
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import Tensor
 
+from tvae.check import read_config
 from tvae.checkpoint import write_atomically
 from tvae.config import BarsConfig
 from tvae.datasets.bars import bar_images, inhibited_pairs, make
 from tvae.figures import as_grid, save_figure
 from tvae.initialise import load_model
 from tvae.model import Model, log_likelihood
+from tvae.rundir import read_metrics
 from tvae.states import all_states
 from tvae.streams import generator
 
@@ -50,10 +51,9 @@ class Run:
 def load_runs(directory: Path) -> list[Run]:
     runs = []
     for path in sorted(directory.glob("*/metrics.json")):
-        metrics = json.loads(path.read_text())
-        options = OmegaConf.load(path.parent / "config.yaml").dataset
-        if options.name == "bars" and metrics["status"] == "finished":
-            config = BarsConfig(**options)
+        metrics = read_metrics(path.parent)
+        config = read_config(path.parent / "config.yaml").dataset
+        if isinstance(config, BarsConfig) and metrics and metrics["status"] == "finished":
             model = load_model(path.parent)[0].double()
             runs.append(Run(path.parent, config, metrics, model, match_bars(model, config.size)))
     return runs
@@ -167,7 +167,7 @@ def draw_pairs(run: Run) -> Figure:
     return figure
 
 
-def main(source: str, target: str = "outputs/bars") -> None:
+def main(source: str = "outputs/train", target: str = "outputs/bars") -> None:
     runs = load_runs(Path(source))
     if not runs:
         sys.exit(f"{source}: no finished runs on bars there; `make bars` makes them")

@@ -1,6 +1,6 @@
 """Other systems on the same noisy and incomplete arrays as ours, for the tables of scripts/tables.py.
 
-    python scripts/peers.py [outputs/peers]
+    python -m scripts.peers [outputs/peers]
 
 Measured: non-local means, total variation and wavelets (scikit-image), sparse coding with a dictionary learned from the
 noisy image in the manner of KSVD (scikit-learn), BM3D (package `bm3d`, for non-commercial use) and, for missing pixels,
@@ -11,8 +11,8 @@ installed is left out and said.
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 import time
 import warnings
 from collections.abc import Callable, Container, Iterator
@@ -102,7 +102,7 @@ PEERS = (
     Peer("total variation", total_variation, "nothing", "scikit-image, noise level estimated", ("pywt",)),
     Peer("wavelets", wavelets, "nothing", "scikit-image, BayesShrink", ("pywt",)),
     Peer("dictionary (as KSVD)", dictionary, "nothing", "scikit-learn, noise level estimated", ("sklearn", "pywt")),
-    Peer("BM3D", bm3d, "the noise level", "package bm3d", ("bm3d",)),
+    Peer("BM3D", bm3d, "the noise level", "package bm3d, for non-commercial use", ("bm3d",)),
 )
 
 
@@ -153,15 +153,20 @@ def measure(
     return found
 
 
-def main(folder: str = "outputs/peers") -> None:
-    out = Path(folder)
+def main(words: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="scripts.peers", description=__doc__.splitlines()[0])
+    parser.add_argument("out", type=Path, nargs="?", default=Path("outputs/peers"))
+    out = parser.parse_args(words).out
     out.mkdir(parents=True, exist_ok=True)
     absent = [peer.name for peer in PEERS if not peer.is_installed]
     if absent:
-        print(f"not installed, so left out: {', '.join(absent)}; pip install 'tvae[peers]'")
+        print(f"not installed, so left out: {', '.join(absent)}; pip install '.[peers]'")
     for name, clean, corrupted, noise, missing in arrays():
         path = out / f"{name}.json"
-        known = json.loads(path.read_text()) if path.exists() else {}
+        try:
+            known = json.loads(path.read_text())
+        except (OSError, ValueError):  # not there, or damaged
+            known = {}
         found = measure(clean, corrupted, noise, missing, set(known))
         if found:
             write_atomically(path, (json.dumps(known | found, indent=2) + "\n").encode())
@@ -169,4 +174,4 @@ def main(folder: str = "outputs/peers") -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

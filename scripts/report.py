@@ -1,18 +1,20 @@
 """One HTML page of everything found below `outputs/`: tables, pictures, curves, and what they were made with.
 
-    python scripts/report.py [outputs]
+    python -m scripts.report [outputs]
 
 The page, outputs/report.html, holds its images and its style itself and needs no network.
 """
 
 from __future__ import annotations
 
+import argparse
 import base64
 import html
 import io
 import sys
 import time
 from collections import Counter
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +23,18 @@ from PIL import Image
 
 from scripts import tables
 from tvae.checkpoint import write_atomically
+from tvae.config import UserError
 from tvae.rundir import read_metrics
 
 TABLES = {"table1": "Table 1", "table2": "Table 2", "table-n2v": "Beside noise2void", "inpainting": "Inpainting"}
-FIGURES = {  # of the experiments that draw their own
+FIGURES = {  # experiments with figures and tables of their own
     "bars": "Bars (Appendix B)",
     "natural": "Natural image patches",
     "bench": "Speed",
     "runtime": "Growth of the time",
+    "scaling": "Many processes",
 }
+NO_RESULTS = ("chaos",)
 WIDTH_MAX = 1200  # pixels of an image in the page
 
 STYLE = """
@@ -51,10 +56,13 @@ li { font-size: 0.9rem; overflow-wrap: anywhere; }
 
 def picture(path: Path, caption: str) -> str:
     """An image inside the page, made smaller if it is wide; small ones are enlarged without blur."""
-    with Image.open(path) as image:
-        shown = image.convert("RGB") if image.mode not in ("L", "RGB") else image.copy()
-        if image.mode.startswith("I"):  # 16 bit
-            shown = Image.fromarray((np.asarray(image, dtype=np.float64) / 257).astype(np.uint8))
+    try:
+        with Image.open(path) as image:
+            shown = image.convert("RGB") if image.mode not in ("L", "RGB") else image.copy()
+            if image.mode.startswith("I"):  # 16 bit
+                shown = Image.fromarray((np.asarray(image, dtype=np.float64) / 257).astype(np.uint8))
+    except OSError:
+        return f"<p>{html.escape(f'{path}: cannot be read')}</p>"
     shown.thumbnail((WIDTH_MAX, 10 * WIDTH_MAX))
     buffer = io.BytesIO()
     shown.save(buffer, format="PNG", optimize=True)
@@ -76,13 +84,30 @@ def table(name: str, outputs: Path) -> str:
     return f'<p>{title}</p>\n<div class="wide"><table><tr>{head}</tr>\n{body}</table></div>'
 
 
+def written_tables(path: Path) -> str:
+    """The tables of a Markdown file."""
+    rows = [
+        line.strip("|").split("|") if line.startswith("|") else []
+        for line in path.read_text().splitlines()
+        if not line.startswith("|--")
+    ]
+    tables = []
+    for is_table, lines in groupby(rows, key=bool):
+        if is_table:
+            cells = ["".join(f"<td>{html.escape(cell.strip())}</td>" for cell in line) for line in lines]
+            body = "".join(f"<tr>{line}</tr>\n" for line in cells)
+            tables.append(f'<div class="wide"><table>{body}</table></div>')
+    return "".join(tables)
+
+
 def runs_below(folder: Path) -> list[tuple[Path, dict[str, Any]]]:
-    """Finished runs that restored an image, in order of their names."""
+    """Finished runs in order of their names, but for those of searches and the like."""
     found = [(path.parent, read_metrics(path.parent)) for path in sorted(folder.glob("**/metrics.json"))]
     return [
         (path, metrics)
         for path, metrics in found
-        if metrics and metrics.get("status") == "finished" and path.parent.name != "trials"  # of a search
+        if metrics and metrics.get("status") == "finished"
+        if path.parent.name not in ("trials", *NO_RESULTS)
     ]
 
 
@@ -123,10 +148,10 @@ def build(outputs: Path) -> str:
             first = [run for run in runs_below(outputs / name) if run[0].name.endswith("seed=0")]
             sections.append((title, content + "".join(restored(*run, outputs) for run in first)))
     for name, title in FIGURES.items():
-        figures = sorted((outputs / name).glob("*.png"))
-        if figures:
-            shown = "".join(picture(path, path.stem.replace("_", " ")) for path in figures)
-            sections.append((title, f'<div class="grid">{shown}</div>'))
+        shown = "".join(picture(path, path.stem.replace("_", " ")) for path in sorted((outputs / name).glob("*.png")))
+        written = "".join(written_tables(path) for path in sorted((outputs / name).glob("*.md")))
+        if shown or written:
+            sections.append((title, f'{written}<div class="grid">{shown}</div>'))
     for study in sorted(outputs.glob("**/study.db")):
         shown = "".join(picture(path, path.stem) for path in sorted((study.parent / "figures").glob("*.png")))
         if shown:
@@ -140,7 +165,7 @@ def build(outputs: Path) -> str:
     if others:
         sections.append(("Other restored images", "".join(restored(*run, outputs) for run in others)))
     if not sections:
-        sys.exit(f"{outputs}: no results there; `make table1` or any other experiment makes some")
+        raise UserError(f"{outputs}: no results there; `make table1` or any other experiment makes some")
     machines = "".join(f"<li>{html.escape(text)}</li>" for text in made_with(outputs))
     body = "".join(f"<h2>{html.escape(title)}</h2>\n{content}\n" for title, content in sections)
     return (
@@ -153,12 +178,19 @@ def build(outputs: Path) -> str:
     )
 
 
-def main(outputs: str = "outputs") -> None:
-    path = Path(outputs) / "report.html"
-    page = build(Path(outputs))
+def main(words: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="scripts.report", description=__doc__.splitlines()[0])
+    parser.add_argument("outputs", type=Path, nargs="?", default=Path("outputs"))
+    outputs = parser.parse_args(words).outputs
+    path = outputs / "report.html"
+    try:
+        page = build(outputs)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
     write_atomically(path, page.encode())
     print(f"written to {path}, {len(page) // 1024} KB")
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

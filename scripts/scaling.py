@@ -6,11 +6,13 @@ from that, with the assumptions below: time per epoch and traffic of 1, 10 and 1
 
 A step of B data points on K ranks takes
 
-    T = c B' / p + f + 2 (K - 1) / K G / w + 2 (K - 1) l
+    T = c B' / p + f + a + 2 (K - 1) / K G / w + 2 (K - 1) l
 
 c: seconds of a core for a data point; p: cores of a rank times how well they are used; f: the fixed part (Adam,
-Python); G: bytes of the gradient, w: bytes a second and l: seconds of delay of the network (a ring); B': data points of
-the rank that has most of a minibatch, which is drawn from all data: B/K + sqrt(2 B/K log K).
+Python); a: what two processes need more for a small minibatch than that explains, mostly to be woken (nothing for
+K=1); G: bytes of the gradient, w: bytes a second and l: seconds of delay of the network (a ring); B': data points of
+the rank that has most of a minibatch, which is drawn from all data: B/K + sqrt(2 B/K log K). c, f and a are measured,
+with the larger decoder, whose gradient is also G; p, w and l are assumed.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ CORES, USED = 16, 0.7  # assumed: of a node, which is a rank; and how well more 
 BYTES_PER_SECOND, DELAY = 1.25e9, 50e-6  # assumed: 10 Gbit/s Ethernet
 PATCHES = (10**7, 10**8)
 NODES = (1, 10, 100)
-SIZES, BATCH_PER_NODE = (300, 300, 256), 1024  # assumed: patches of 16x16; data points of a node in a minibatch
+SIZES, BATCH_PER_NODE = (512, 512, 144), 1024  # of the larger decoder; data points of a node in a minibatch
 
 
 def seconds_per_epoch(options: list[str], n_ranks: int, folder: Path, name: str) -> list[float]:
@@ -95,26 +97,34 @@ def table(found: list[dict[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def costs(found: list[dict[str, Any]]) -> tuple[float, float]:
-    """(c, f) of the larger decoder: the line through its seconds per step against the size of the minibatch."""
+def costs(found: list[dict[str, Any]]) -> tuple[float, float, float]:
+    """(c, f, a) of the larger decoder, by its smallest and its largest minibatch."""
     rows = [row for row in found if row["decoder"] == list(DECODERS)[-1]]
-    steps = [(row["batch"], statistics.median(row["one"]) * row["batch"] / row["n_points"]) for row in rows]
-    (small, fast), (large, slow) = steps[0], steps[-1]
-    per_point = (slow - fast) / (large - small)
-    return per_point, max(0.0, fast - per_point * small)
+
+    def step(row: dict[str, Any], which: str) -> float:
+        return statistics.median(row[which]) * row["batch"] / row["n_points"]
+
+    small, large = rows[0], rows[-1]
+    per_point = (step(large, "one") - step(small, "one")) / (large["batch"] - small["batch"])
+    fixed = max(0.0, step(small, "one") - per_point * small["batch"])
+    waiting = step(small, "two") - per_point * most_of(small["batch"] / 2, 2) - fixed
+    return per_point, fixed, max(0.0, waiting)
 
 
-def calculate(per_point: float, fixed: float) -> list[dict[str, float]]:
+def most_of(share: float, nodes: int) -> float:
+    """Data points of the node that has most, of a minibatch with so many for each."""
+    return share + math.sqrt(2 * share * math.log(nodes))
+
+
+def calculate(per_point: float, fixed: float, waiting: float) -> list[dict[str, float]]:
     n_bytes = 4 * sum(a * b + b for a, b in pairwise(SIZES))
     rows = []
     for n_patches in PATCHES:
         for nodes in NODES:
-            share = BATCH_PER_NODE
-            most = share + math.sqrt(2 * share * math.log(nodes)) if nodes > 1 else share
             traffic = 2 * (nodes - 1) / nodes * n_bytes
-            network = traffic / BYTES_PER_SECOND + 2 * (nodes - 1) * DELAY
-            step = per_point * most / (CORES * USED) + fixed + network
-            n_steps = n_patches / (share * nodes)
+            network = traffic / BYTES_PER_SECOND + 2 * (nodes - 1) * DELAY + (waiting if nodes > 1 else 0)
+            step = per_point * most_of(BATCH_PER_NODE, nodes) / (CORES * USED) + fixed + network
+            n_steps = n_patches / (BATCH_PER_NODE * nodes)
             rows.append({
                 "patches": n_patches, "nodes": nodes, "ms_per_step": 1000 * step, "network_share": network / step,
                 "hours_per_epoch": n_steps * step / 3600, "gb_per_epoch_and_node": traffic * n_steps / 1e9,
@@ -124,7 +134,7 @@ def calculate(per_point: float, fixed: float) -> list[dict[str, float]]:
 
 def calculated_table(rows: list[dict[str, float]]) -> str:
     lines = [
-        "| patches | nodes | step | of it network | epoch | traffic of a node in an epoch |",
+        "| patches | nodes | step | of it to meet and exchange | epoch | traffic of a node in an epoch |",
         "|---|---|---|---|---|---|",
     ]
     for row in rows:
@@ -143,12 +153,13 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         found = measure(1 if options.quick else 5, 0.25 if options.quick else 1.0, Path(folder))
-    per_point, fixed = costs(found)
-    rows = calculate(per_point, fixed)
+    per_point, fixed, waiting = costs(found)
+    rows = calculate(per_point, fixed, waiting)
     content = {"machine": machine(), "measured": found, "calculated": rows, "seconds_of_a_core_per_point": per_point,
-               "fixed_seconds_per_step": fixed}  # fmt: skip
+               "fixed_seconds_per_step": fixed, "waiting_seconds_per_step": waiting}  # fmt: skip
     options.out.mkdir(parents=True, exist_ok=True)
-    text = f"{table(found)}\n{1e3 * per_point:.3f} ms of a core for a data point, {1e3 * fixed:.2f} ms for a step\n\n"
+    text = f"{table(found)}\n{1e3 * per_point:.3f} ms of a core for a data point, {1e3 * fixed:.2f} ms for a step, "
+    text += f"{1e3 * waiting:.2f} ms for two processes to meet\n\n"
     text += calculated_table(rows)
     write_atomically(options.out / "scaling.json", (json.dumps(content, indent=2) + "\n").encode())
     write_atomically(options.out / "scaling.md", text.encode())

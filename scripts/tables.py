@@ -1,15 +1,17 @@
 """The paper's tables beside ours: collects runs and peers from `outputs/` into Markdown, CSV and LaTeX.
 
-    python scripts/tables.py TABLE [outputs]
+    python -m scripts.tables TABLE [outputs]
 
-A cell of ours is the mean over the finished runs below outputs/TABLE/quick (the default recipe) or outputs/TABLE/paper
-(the paper's parameters), plus or minus the standard deviation over seeds (their number in brackets). Rows are marked
+A cell of ours is the mean over the finished runs below outputs/TABLE/quick (minutes a cell) or outputs/TABLE/paper (the
+paper's parameters), plus or minus the standard deviation over seeds (their number in brackets). Rows are marked
 `measured` (by runs of this program, or by scripts/peers.py on the same noisy arrays) or `cited` (published.yaml); the
-two never share a row. Written to outputs/tables/TABLE.md, .csv and .tex.
+two never share a row. Runs that cannot be read are left out and named. Written to outputs/tables/TABLE.md, .csv and
+.tex.
 """
 
 from __future__ import annotations
 
+import argparse
 import csv
 import io
 import json
@@ -21,15 +23,21 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from tvae.check import read_config
 from tvae.checkpoint import write_atomically
+from tvae.config import UserError
+from tvae.rundir import read_metrics
 
 PUBLISHED = Path(__file__).with_name("published.yaml")
-REFERENCE = "TVAE (paper)"
-BUDGETS = {
+BUDGETS = ("quick", "paper", "linear")
+NAMES = {
     "quick": "tvae, default recipe",
     "paper": "tvae, the paper's parameters",
-    "linear": "var-BSC (our linear model, default recipe)",
+    "linear": "var-BSC (our linear decoder)",
 }
+NAMES_IN = {("table1", "quick"): "tvae, quick"}  # with the table's patches and latents, not those of the recipe
+REPRODUCES = {"linear": "var-BSC", "BM3D": "BM3D", "dictionary (as KSVD)": "KSVD"}  # cited rows; ours: TVAE
+TVAE = "TVAE (paper)"
 
 
 @dataclass
@@ -40,13 +48,15 @@ class Row:
     cells: list[list[float]]  # PSNR of every run, for each column
     minutes: list[list[float]] = field(default_factory=list)
     note: str = ""  # epochs, or the source
+    reproduces: str | None = None  # the cited row that it does anew
+    spread: list[float] | None = None  # of a cited row, where it is published
 
     def shown(self, column: int) -> str:
         values = self.cells[column]
         if not values:
             return ""
         if self.origin == "cited":
-            return f"{values[0]:.2f}"
+            return f"{values[0]:.2f}" + (f" ± {self.spread[column]:.2f}" if self.spread else "")
         if len(values) == 1:
             return f"{values[0]:.2f} (1)"
         return f"{statistics.mean(values):.2f} ± {statistics.stdev(values):.2f} ({len(values)})"
@@ -57,42 +67,68 @@ class Row:
 
 def cited_rows(table: dict[str, Any]) -> list[Row]:
     return [
-        Row(row["name"], "cited", row["needs"], [[] if v is None else [v] for v in row["values"]], note=row["source"])
+        Row(
+            row["name"], "cited", row["needs"], [[] if v is None else [v] for v in row["values"]], note=row["source"],
+            spread=row.get("spread"),
+        )
         for row in table["rows"]
-    ]
+    ]  # fmt: skip
 
 
-def column_of(directory: Path) -> str:
-    """Which cells a run belongs to, by its configuration."""
-    config = OmegaConf.load(directory / "config.yaml")
+@dataclass
+class Run:
+    column: str  # which cells it belongs to
+    n_threads: int | None  # None: all cores
+    metrics: dict[str, Any]
+
+
+def read_run(directory: Path) -> Run | None:
+    """A finished run with a known clean image; nothing if it is none, and a line if it is damaged."""
+    metrics = read_metrics(directory)
+    try:
+        config = read_config(directory / "config.yaml")
+    except UserError as error:
+        print(f"left out: {error}", file=sys.stderr)
+        return None
+    if metrics is None:
+        print(f"left out: {directory / 'metrics.json'}: cannot be read", file=sys.stderr)
+        return None
+    if metrics.get("status") != "finished" or metrics.get("psnr") is None:
+        return None
     if config.missing is not None:
-        return f"dataset={config.dataset.name},missing={config.missing:g}"
-    return f"noise={config.noise or 0:g}"
+        column = f"dataset={config.dataset.name},missing={config.missing:g}"
+    else:
+        column = f"noise={config.noise or 0:g}"
+    return Run(column, config.threads, metrics)
 
 
-def runs_of(name: str, budget: str, outputs: Path) -> list[Path]:
-    """The run directories of a row. For sigma 15 and 25 the paper's Table 2 repeats its Table 1."""
+def runs_of(name: str, budget: str, outputs: Path) -> list[Run]:
+    """The runs of a row. For sigma 15 and 25 the paper's Table 2 repeats its Table 1."""
     table = "table2" if name == "table-n2v" else name
-    found = [path.parent for path in (outputs / table / budget).glob("*/metrics.json")]
-    if (table, budget) == ("table2", "paper"):
-        first = [path.parent for path in (outputs / "table1" / budget).glob("*/metrics.json")]
-        found += [directory for directory in first if column_of(directory) != "noise=50"]
-    return sorted(found)
+
+    def below(folder: str) -> list[Run]:
+        found = (read_run(path.parent) for path in sorted((outputs / folder / budget).glob("*/metrics.json")))
+        return [run for run in found if run is not None]
+
+    first = below("table1") if (table, budget) == ("table2", "paper") else []
+    return below(table) + [run for run in first if run.column != "noise=50"]
 
 
-def own_row(directories: list[Path], name: str, columns: list[str]) -> Row | None:
-    """Those of the runs that are finished."""
-    row = Row(name, "measured", "nothing", [[] for _ in columns], [[] for _ in columns])
-    epochs = set()
-    for directory in directories:
-        metrics = json.loads((directory / "metrics.json").read_text())
-        column = column_of(directory)
-        if metrics["status"] == "finished" and metrics["psnr"] is not None and column in columns:
-            row.cells[columns.index(column)].append(metrics["psnr"])
-            row.minutes[columns.index(column)].append(metrics["seconds"] / 60)
-            epochs.add(metrics["epochs"])
-    row.note = f"{min(epochs)} to {max(epochs)} epochs" if len(epochs) > 1 else f"{max(epochs, default=0)} epochs"
-    return row if any(row.cells) else None
+def own_row(name: str, budget: str, columns: list[str], outputs: Path) -> Row | None:
+    runs = [run for run in runs_of(name, budget, outputs) if run.column in columns]
+    if not runs:
+        return None
+    title = NAMES_IN.get((name, budget), NAMES[budget])
+    reproduces = REPRODUCES.get(budget, TVAE)
+    row = Row(title, "measured", "nothing", [[] for _ in columns], [[] for _ in columns], reproduces=reproduces)
+    for run in runs:
+        row.cells[columns.index(run.column)].append(run.metrics["psnr"])
+        row.minutes[columns.index(run.column)].append(run.metrics["seconds"] / 60)
+    epochs = {run.metrics["epochs"] for run in runs}
+    threads = sorted({"all cores" if run.n_threads is None else f"{run.n_threads} thread(s)" for run in runs})
+    between = f"{min(epochs)} to {max(epochs)}" if len(epochs) > 1 else f"{max(epochs)}"
+    row.note = f"{between} epochs, {' or '.join(threads)} a run"
+    return row
 
 
 def peer_rows(folder: Path, columns: list[str]) -> list[Row]:
@@ -102,43 +138,55 @@ def peer_rows(folder: Path, columns: list[str]) -> list[Row]:
         column = path.stem.rpartition(",seed=")[0]
         if column not in columns:
             continue
-        for name, found in json.loads(path.read_text()).items():
-            row = rows.setdefault(
-                name, Row(name, "measured", found["needs"], [[] for _ in columns], [[] for _ in columns], found["how"])
-            )
+        try:
+            peers = json.loads(path.read_text())
+        except ValueError:
+            print(f"left out: {path}: cannot be read", file=sys.stderr)
+            continue
+        for name, found in peers.items():
+            empty: tuple[list[list[float]], list[list[float]]] = ([[] for _ in columns], [[] for _ in columns])
+            new = Row(name, "measured", found["needs"], *empty, found["how"], REPRODUCES.get(name))
+            row = rows.setdefault(name, new)
             row.cells[columns.index(column)].append(found["psnr"])
             row.minutes[columns.index(column)].append(found["seconds"] / 60)
     return sorted(rows.values(), key=lambda row: -(row.mean(0) or row.mean(len(columns) - 1) or 0))
 
 
+def published() -> dict[str, Any]:
+    content = OmegaConf.to_container(OmegaConf.load(PUBLISHED))
+    assert isinstance(content, dict)
+    return {str(name): table for name, table in content.items()}
+
+
 def collect(name: str, outputs: Path) -> tuple[dict[str, Any], list[Row]]:
-    published = OmegaConf.to_container(OmegaConf.load(PUBLISHED))
-    assert isinstance(published, dict)
-    if name not in published:
-        sys.exit(f"{name or 'TABLE'}: no such table; there are {', '.join(map(str, published))}")
-    table = published[name]
+    table = published()[name]
     columns = table["columns"]
-    own = [own_row(runs_of(name, budget, outputs), title, columns) for budget, title in BUDGETS.items()]
+    own = [own_row(name, budget, columns, outputs) for budget in BUDGETS]
     peers = peer_rows(outputs / "peers", columns) if name != "table-n2v" else []
     return table, [row for row in own if row is not None] + peers + cited_rows(table)
 
 
 def header(columns: list[str]) -> list[str]:
-    return ["", *(c.replace("dataset=", "").replace(",", ", ") for c in columns), "difference to the paper",
-            "minutes of training", "given beside the image", "origin", "note"]  # fmt: skip
+    return ["", *(c.replace("dataset=", "").replace(",", ", ") for c in columns), "difference to the published one",
+            "minutes of a run", "given beside the image", "origin", "note"]  # fmt: skip
+
+
+def difference(row: Row, rows: list[Row], column: int) -> str:
+    """To the published figure that a row does anew; empty where there is none."""
+    cited = next((r for r in rows if r.origin == "cited" and r.name == row.reproduces), None)
+    ours, theirs = row.mean(column), None if cited is None else cited.mean(column)
+    return "" if ours is None or theirs is None else f"{ours - theirs:+.2f}"
 
 
 def as_lines(table: dict[str, Any], rows: list[Row]) -> list[list[str]]:
-    """The table as text, a list for each row; differences only where both means are there."""
-    reference = next(row for row in rows if row.name == REFERENCE)
+    """The table as text, a list for each row."""
     lines = []
     for row in rows:
         columns = range(len(table["columns"]))
-        pairs = [(row.mean(c), reference.mean(c)) for c in columns]
-        differences = ["" if a is None or b is None else f"{a - b:+.2f}" for a, b in pairs]
+        differences = [difference(row, rows, c) for c in columns]
         minutes = [m for column in row.minutes for m in column]
         time = "" if not minutes else f"{min(minutes):.1f} to {max(minutes):.1f}"
-        shown = " / ".join(differences) if row.origin == "measured" and any(differences) else ""
+        shown = " / ".join(differences) if any(differences) else ""
         lines.append([row.name, *(row.shown(c) for c in columns), shown, time, row.needs, row.origin, row.note])
     return lines
 
@@ -155,7 +203,6 @@ def _row(cells: list[str]) -> str:
 
 def as_csv(table: dict[str, Any], rows: list[Row]) -> str:
     out = io.StringIO()
-    reference = next(row for row in rows if row.name == REFERENCE)
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(
         ["name", "origin", "column", "psnr_mean", "psnr_std", "n", "difference", "minutes_mean", "given", "note"]
@@ -166,9 +213,7 @@ def as_csv(table: dict[str, Any], rows: list[Row]) -> str:
                 deviation = f"{statistics.stdev(values):.4f}" if len(values) > 1 else ""
                 minutes = f"{statistics.mean(row.minutes[i]):.2f}" if row.minutes else ""
                 n_runs = len(values) if row.origin == "measured" else ""
-                mean, published = statistics.mean(values), reference.mean(i)
-                difference = "" if published is None else f"{mean - published:+.4f}"
-                figures = [f"{mean:.4f}", deviation, n_runs, difference, minutes]
+                figures = [f"{statistics.mean(values):.4f}", deviation, n_runs, difference(row, rows, i), minutes]
                 writer.writerow([row.name, row.origin, column, *figures, row.needs, row.note])
     return out.getvalue()
 
@@ -178,13 +223,24 @@ def as_latex(table: dict[str, Any], rows: list[Row]) -> str:
     names = [*titles, "difference", "minutes", "given", "origin", "note"]
     lines = [rf"\begin{{tabular}}{{l{'c' * len(titles)}cclll}}", r"\toprule"]
     lines += [" & ".join(["", *names]) + r" \\", r"\midrule"]
-    lines += [" & ".join(line).replace("±", r"$\pm$") + r" \\" for line in as_lines(table, rows)]
+    lines += [" & ".join(map(_escaped, line)) + r" \\" for line in as_lines(table, rows)]
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
 
 
-def main(name: str = "", outputs: str = "outputs") -> None:
-    table, rows = collect(name, Path(outputs))
-    folder = Path(outputs) / "tables"
+def _escaped(text: str) -> str:
+    for special in "&%_#$":
+        text = text.replace(special, f"\\{special}")
+    return text.replace("±", r"$\pm$")
+
+
+def main(words: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="scripts.tables", description=__doc__.splitlines()[0])
+    parser.add_argument("table", choices=list(published()))
+    parser.add_argument("outputs", type=Path, nargs="?", default=Path("outputs"))
+    options = parser.parse_args(words)
+    name, outputs = options.table, options.outputs
+    table, rows = collect(name, outputs)
+    folder = outputs / "tables"
     folder.mkdir(parents=True, exist_ok=True)
     markdown = as_markdown(table, rows)
     for ending, text in (("md", markdown), ("csv", as_csv(table, rows)), ("tex", as_latex(table, rows))):
@@ -194,4 +250,4 @@ def main(name: str = "", outputs: str = "outputs") -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

@@ -29,6 +29,14 @@ def metrics(directory):
     return json.loads((Path(directory) / "metrics.json").read_text())
 
 
+def test_a_checkpoint_after_every_minibatch_changes_nothing(call):
+    """And there is progress, however soon the next one is due."""
+    for name, seconds in (("each", "1e-9"), ("none", "1000")):
+        code, out = call(*SMALL, f"checkpoint_seconds={seconds}", f"hydra.run.dir={name}")
+        assert code == 0, out
+    assert metrics("each")["elbo"] == metrics("none")["elbo"]
+
+
 def test_a_run_leaves_what_the_contract_says(call, tmp_path):
     code, out = call(*SMALL, "picture_every=2", "hydra.run.dir=run")
     assert code == 0

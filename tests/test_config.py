@@ -35,7 +35,7 @@ def test_every_file_composes_and_passes_the_check(choice):
 
 @pytest.mark.parametrize(("name", "nodes", "tasks"), [("slurm", 1, 1), ("slurm_nodes", 4, 2)])
 def test_launchers_of_clusters(name, nodes, tasks):
-    pytest.importorskip("hydra_plugins.hydra_submitit_launcher", reason="pip install 'tvae[slurm]'")
+    pytest.importorskip("hydra_plugins.hydra_submitit_launcher", reason="pip install '.[slurm]'")
     with initialize_config_dir(conf_dir(), version_base="1.3"):
         launcher = compose("config", [f"hydra/launcher={name}"], return_hydra_config=True).hydra.launcher
     assert launcher._target_.endswith("SlurmLauncher")

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from scripts import chaos
-from tvae import app, checkpoint
+from tvae import checkpoint, stopping
 from tvae.ranks import LostRank, Ranks, _agree
 
 BARS = ["dataset=bars", "dataset.n_points=61", "states.n_states=16", "batch_size=16", "epochs=4", "precision=float64"]
@@ -175,7 +175,7 @@ def test_the_time_limit_of_a_cluster_is_handed_on_after_saving(monkeypatch):
     handed_on = []
     before = signal.signal(signal.SIGUSR2, lambda *_: handed_on.append("queue it again"))
     try:
-        with app.stop_on_signal() as stop:
+        with stopping.stop_on_signal() as stop:
             assert not stop()
             signal.raise_signal(signal.SIGUSR2)
             assert stop()
@@ -319,7 +319,7 @@ def test_kills_at_random_moments_leave_no_trace(tmp_path, n_kills, n_ranks):
 
 
 def test_submitit_starts_several_processes_for_one_run():
-    pytest.importorskip("hydra_plugins.hydra_submitit_launcher", reason="pip install 'tvae[slurm]'")
+    pytest.importorskip("hydra_plugins.hydra_submitit_launcher", reason="pip install '.[slurm]'")
     options = ["-m", *BARS, "hydra/launcher=submitit_local", "hydra.launcher.tasks_per_node=2", "hydra.sweep.dir=out",
                "hydra.sweep.subdir=run", "hydra.launcher.timeout_min=5"]  # fmt: skip
     words = [sys.executable, "-m", "tvae.train", *options]

@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-optuna = pytest.importorskip("optuna", reason="the search's extra is not installed: pip install 'tvae[search]'")
+optuna = pytest.importorskip("optuna", reason="the search's extra is not installed: pip install '.[search]'")
 
 from tvae.check import read_config  # noqa: E402
 from tvae.config import UserError  # noqa: E402
 from tvae.search import take_options  # noqa: E402
 from tvae.space import distribution  # noqa: E402
+from tvae.study import Search  # noqa: E402
 
 SMALL = ["dataset=bars", "dataset.n_points=60", "states.n_states=16", "batch_size=16", "epochs=3", "restore_every=1"]
 
@@ -242,4 +243,17 @@ def test_without_optuna(monkeypatch, capfd):
         monkeypatch.delitem(sys.modules, f"tvae.{name}", raising=False)
     with pytest.raises(SystemExit, match="2"):
         import tvae.search  # noqa: F401
-    assert "pip install 'tvae[search]'" in capfd.readouterr().err
+    assert "pip install '.[search]'" in capfd.readouterr().err
+
+
+def test_what_is_tried_follows_from_the_seed(tmp_path):
+    space = {"lr.max": optuna.distributions.FloatDistribution(0.001, 0.1)}
+
+    def tried(name, seed):
+        search = Search(tmp_path / name, "elbo", [], space, seed)
+        return [search._new(3).params["lr.max"] for _ in range(3)]
+
+    first = tried("a", 0)
+    assert len(set(first)) == 3
+    assert tried("b", 0) == first
+    assert tried("c", 1) != first

@@ -58,7 +58,7 @@ def test_repetition_finishes_only_what_is_missing():
 
 def test_jobs_of_joblib_share_the_cores_and_end_with_the_sweep():
     """A sweep that is killed leaves no processes behind; its jobs save what they have."""
-    pytest.importorskip("hydra_plugins.hydra_joblib_launcher", reason="pip install 'tvae[joblib]'")
+    pytest.importorskip("hydra_plugins.hydra_joblib_launcher", reason="pip install '.[joblib]'")
     options = ["seed=0,1", "epochs=100000", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "hydra.sweep.dir=out"]
     words = [sys.executable, "-m", "tvae.train", "-m", *SMALL, *options, "hydra.sweep.subdir=seed_${seed}"]
     with open("log", "w") as log:
@@ -97,7 +97,7 @@ def wait_until(is_true, seconds=60):
 
 @pytest.mark.parametrize("launcher", ["submitit_slurm", "slurm"])
 def test_no_cluster_here(launcher):
-    pytest.importorskip("hydra_plugins.hydra_submitit_launcher", reason="pip install 'tvae[slurm]'")
+    pytest.importorskip("hydra_plugins.hydra_submitit_launcher", reason="pip install '.[slurm]'")
     if shutil.which("srun"):
         pytest.skip("this machine is part of a SLURM cluster")
     found = sweep("seed=0,1", f"hydra/launcher={launcher}", "hydra.sweep.dir=out")

@@ -9,16 +9,13 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import signal
 import string
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import fields
-from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -39,10 +36,10 @@ from tvae.config import Config, UserError
 from tvae.device import n_cores
 from tvae.fit import TrainingFailed
 from tvae.ranks import LostRank, Ranks, attempt, is_joined, join, leave, local_rank, local_size, rank_here
+from tvae.stopping import LAUNCHED_BY, at_work, end_with_launcher
 
 log = logging.getLogger("tvae")
 
-REPEATED = 5.0  # seconds in which a second signal may be the first one handed on
 NAME_MAX = 150  # characters of a run's directory name, before the rest is replaced by a hash
 
 
@@ -68,13 +65,11 @@ OmegaConf.register_new_resolver("run_name", run_name, replace=True)
 
 
 FAILURES = "TVAE_FAILURES"  # in the environment: the file to which jobs of a multirun add what went wrong
-LAUNCHED_BY = "TVAE_LAUNCHED_BY"  # the process that has the list of jobs
-_at_work = threading.Lock()  # held by a job
 
 
 def run(task: Callable[[Config, Path], object], cfg: DictConfig) -> None:
     """The body of a Hydra job: `task` on the checked configuration and the run directory."""
-    with _at_work:
+    with at_work:
         _run(task, cfg)
 
 
@@ -84,8 +79,8 @@ def _run(task: Callable[[Config, Path], object], cfg: DictConfig) -> None:
     try:
         if _is_joblib() and "TORCHELASTIC_RUN_ID" in os.environ:
             raise UserError("hydra/launcher=joblib: not under torchrun; jobs side by side, or processes of one job")
-        if _is_joblib() and os.environ.get(LAUNCHED_BY) != str(os.getpid()):
-            _end_with_parent()
+        if _is_joblib():
+            end_with_launcher()
         ranks = join()
         _log_to_terminal(f"{path.name}: " if _is_joblib() else "")
         config = ranks.together(lambda: resolve(cfg))
@@ -114,21 +109,6 @@ def _is_joblib() -> bool:
     return HydraConfig.get().mode == RunMode.MULTIRUN and "joblib" in HydraConfig.get().launcher._target_
 
 
-@cache
-def _end_with_parent() -> None:
-    """From now on, stop and end this process when the one that has the list of jobs has ended."""
-    parent = os.getppid()
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(1.0)
-        os.kill(os.getpid(), signal.SIGTERM)
-        with _at_work:
-            os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
 def _note_failure(line: str) -> None:
     """For the list at the end; the job may be in another process, and on a machine that does not see the file."""
     with suppress(KeyError, OSError), open(os.environ[FAILURES], "a") as file:
@@ -141,9 +121,8 @@ def threads_of_job() -> int | None:
         return max(1, n_cores() // local_size())
     if not _is_joblib():
         return None
-    n_jobs = HydraConfig.get().launcher.n_jobs
-    n_jobs = n_jobs if n_jobs and n_jobs > 0 else n_cores()
-    return max(1, n_cores() // n_jobs)
+    n_jobs = HydraConfig.get().launcher.n_jobs or 1
+    return max(1, n_cores() // (n_jobs if n_jobs > 0 else n_cores()))
 
 
 def launch(job: Callable[[], None]) -> None:
@@ -248,7 +227,7 @@ def _values(override: str) -> list[str]:
 def _hint(override: str) -> str:
     key, _, value = override.partition("=")
     if key == "hydra/launcher" and value.startswith(("joblib", "submitit", "slurm")):
-        return f"; is it installed? pip install 'tvae[{'joblib' if value == 'joblib' else 'slurm'}]'"
+        return f"; is it installed? pip install '.[{'joblib' if value == 'joblib' else 'slurm'}]'"
     return did_you_mean(key, [f.name for f in fields(Config)])
 
 
@@ -278,40 +257,3 @@ def log_to_file(path: Path) -> Iterator[None]:
     finally:
         log.removeHandler(handler)
         handler.close()
-
-
-@contextmanager
-def stop_on_signal() -> Iterator[Callable[[], bool]]:
-    """Within, Ctrl-C and SIGTERM make the yielded function true; a second one ends the process at once.
-
-    Under torchrun, which hands on what the terminal has sent to all, only after a while. submitit tells of the time
-    limit by SIGUSR2: this, too, makes it true, and is handed on to submitit at the end, which queues the job again.
-    """
-    received: list[float] = []
-    patience = REPEATED if "TORCHELASTIC_RUN_ID" in os.environ else 0
-
-    def note(number: int, frame: object) -> None:
-        received.append(time.monotonic())
-        if len(received) == 1 and rank_here() == 0:
-            log.warning("stopping; once more to stop without saving")
-        elif len(received) > 1 and received[-1] - received[0] >= patience:
-            raise KeyboardInterrupt
-
-    def note_limit(number: int, frame: object) -> None:
-        limit_received.append(number)
-
-    limit_received: list[int] = []
-    handlers: dict[int, Callable[[int, Any], None]] = {signal.SIGINT: note, signal.SIGTERM: note}
-    if "SUBMITIT_EXECUTOR" in os.environ:
-        handlers[signal.SIGUSR2] = note_limit
-    try:
-        before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-    except ValueError:  # not in the main thread, so no signal arrives here
-        before = {}
-    try:
-        yield lambda: bool(received or limit_received)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        if limit_received:
-            signal.raise_signal(signal.SIGUSR2)

@@ -30,7 +30,7 @@ try:
     from tvae.space import read_space
     from tvae.study import Search, compose_trial
 except ImportError:
-    print("error: the search needs optuna: pip install 'tvae[search]'", file=sys.stderr)
+    print("error: the search needs optuna: pip install '.[search]'", file=sys.stderr)
     sys.exit(2)
 
 OBJECTIVES = ("elbo", "elbo_test", "psnr")
@@ -84,7 +84,7 @@ def search(cfg: DictConfig, path: Path, options: Options) -> None:
         options.objective == "elbo_test" and dataset.held_out is None
     ):
         raise UserError(f"objective={options.objective}: there is none for these data; take objective=elbo")
-    Search(path, options.objective, shared, space).run(options.n_trials)
+    Search(path, options.objective, shared, space, cfg.seed).run(options.n_trials)
 
 
 def start() -> None:

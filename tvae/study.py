@@ -29,6 +29,7 @@ from tvae.figures import save_figure
 from tvae.fit import Epoch, TrainingFailed
 from tvae.rundir import FREE, Busy
 from tvae.space import Space
+from tvae.streams import derive
 from tvae.train import train
 
 log = logging.getLogger("tvae.search")
@@ -40,8 +41,8 @@ STARTUP = 5  # trials drawn at random before the Gaussian process takes over, an
 class Search:
     """A study in `path`, whose trials differ from the `shared` overrides by what the space varies."""
 
-    def __init__(self, path: Path, objective: str, shared: list[str], space: Space):
-        self.path, self.objective, self.shared, self.space = path, objective, shared, space
+    def __init__(self, path: Path, objective: str, shared: list[str], space: Space, seed: int):
+        self.path, self.objective, self.shared, self.space, self.seed = path, objective, shared, space, seed
         if (path / "config.yaml").exists():
             raise UserError(f"{path}: is the directory of a run; name another hydra.run.dir")
         path.mkdir(parents=True, exist_ok=True)
@@ -52,7 +53,6 @@ class Search:
                 study_name="tvae",
                 direction="maximize",
                 load_if_exists=True,
-                sampler=optuna.samplers.GPSampler(n_startup_trials=STARTUP, warn_independent_sampling=False),
                 pruner=optuna.pruners.MedianPruner(n_startup_trials=STARTUP),
             )
             self._check_owner()
@@ -90,8 +90,14 @@ class Search:
             raise TrainingFailed(f"{self.path}: no trial has finished; see the lines above")
 
     def _new(self, n_trials: int) -> Trial | None:
-        n_begun = sum(bool(trial.params) for trial in self.study.trials)
-        return self.study.ask(self.space) if n_begun < n_trials else None
+        if sum(bool(trial.params) for trial in self.study.trials) >= n_trials:
+            return None
+        self.study.sampler = optuna.samplers.GPSampler(
+            seed=derive(self.seed, "trial", len(self.study.trials)) % 2**32,  # whichever process asks
+            n_startup_trials=STARTUP,
+            warn_independent_sampling=False,
+        )
+        return self.study.ask(self.space)
 
     def _left_over(self, busy: set[int]) -> Trial | None:
         """A trial that was begun and not ended, unless it is known to be another process's."""

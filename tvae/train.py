@@ -34,6 +34,7 @@ from tvae.report import Report, Unwritten
 from tvae.restore import Restored, quality, restore, warn_of_blind_patches
 from tvae.rundir import FREE, RunDirectory, read_metrics
 from tvae.states import all_states
+from tvae.stopping import stop_on_signal
 from tvae.streams import Stream
 
 log = logging.getLogger("tvae.train")
@@ -115,23 +116,23 @@ def _train(
     if ranks.is_leader:
         tell_time(fit)
 
-    given_up, saved_at = False, time.monotonic()
+    given_up, saved_at, place = False, time.monotonic(), (fit.epoch, fit.batch)
 
     def save() -> None:
-        nonlocal saved_at
+        nonlocal saved_at, place
         checkpoint.save(path, {"fit": fit.state_dict(), "history": report.history}, fit.parts(), ranks)
         # which is what it is, should the process end before the next save
         ranks.lead(lambda: report.write("interrupted"))
-        saved_at = time.monotonic()
+        saved_at, place = time.monotonic(), (fit.epoch, fit.batch)
 
     def is_due() -> bool:
-        """In the middle of an epoch."""
-        return 0 < config.checkpoint_seconds <= time.monotonic() - saved_at
+        """In the middle of an epoch, and not where the last one was made, however soon the next is wanted."""
+        return 0 < config.checkpoint_seconds <= time.monotonic() - saved_at and place != (fit.epoch, fit.batch)
 
     is_quiet = None if ranks.is_leader else True  # None: where there is no terminal
     try:
         with (
-            app.stop_on_signal() as stop,
+            stop_on_signal() as stop,
             logging_redirect_tqdm([logging.getLogger("tvae")]),
             tqdm(initial=fit.epoch, total=config.epochs, unit="epoch", disable=is_quiet) as bar,
         ):
