@@ -81,7 +81,7 @@ COLLECT = $(BIN)/python -m scripts.tables $@ $(OR) exit $$status
 
 table1: peers $(VENV)/.installed-joblib  ## house, 8x8 patches, 64 latents, sigma 15, 25, 50, beside other systems; BUDGET=quick or paper
 	$(BEGIN) $(SWEEP) experiment=table1$(SUFFIX) $(OR) \
-	$(SWEEP) experiment=table1_quick model=linear hydra.sweep.dir=outputs/table1/linear $(OR) $(COLLECT)
+	$(SWEEP) experiment=table1_quick model=linear epochs=40 hydra.sweep.dir=outputs/table1/linear $(OR) $(COLLECT)
 
 table2: peers $(VENV)/.installed-joblib  ## house, the best settings for each sigma
 	$(BEGIN) $(if $(SUFFIX),,$(SWEEP) experiment=table1 noise=15,25 $(TABLE_SEEDS) $(OR)) \
