@@ -1,6 +1,6 @@
 """The paper's first experiment (Appendix B): judge the runs of `make bars` and draw its figures.
 
-    python -m scripts.bars [outputs/train] [outputs/bars]
+    python -m scripts.bars [outputs/bars/runs] [outputs/bars]
 
 Of the finished runs on `bars` and on `bars_correlated` found below the first folder, the one with the highest ELBO is
 taken, as in the paper. Written are, for each of the two: the decoder's output for the one-hot states over epochs, the
@@ -29,7 +29,7 @@ from torch import Tensor
 
 from tvae.check import read_config
 from tvae.checkpoint import write_atomically
-from tvae.config import BarsConfig
+from tvae.config import BarsConfig, UserError
 from tvae.datasets.bars import bar_images, inhibited_pairs, make
 from tvae.figures import as_grid, save_figure
 from tvae.initialise import load_model
@@ -52,7 +52,11 @@ def load_runs(directory: Path) -> list[Run]:
     runs = []
     for path in sorted(directory.glob("*/metrics.json")):
         metrics = read_metrics(path.parent)
-        config = read_config(path.parent / "config.yaml").dataset
+        try:
+            config = read_config(path.parent / "config.yaml").dataset
+        except UserError as error:
+            print(f"left out: {error}", file=sys.stderr)
+            continue
         if isinstance(config, BarsConfig) and metrics and metrics["status"] == "finished":
             model = load_model(path.parent)[0].double()
             runs.append(Run(path.parent, config, metrics, model, match_bars(model, config.size)))
@@ -84,6 +88,7 @@ def judge(runs: list[Run]) -> tuple[Run, dict[str, Any]]:
         "sigma": found["sigma"],
         "sigma_true": found["sigma_true"],
         "cosine_min": best.similarity.min().item(),
+        "epochs": found["epochs"],
         "seconds": found["seconds"],
     }
     if best.config.correlated:
@@ -167,7 +172,27 @@ def draw_pairs(run: Run) -> Figure:
     return figure
 
 
-def main(source: str = "outputs/train", target: str = "outputs/bars") -> None:
+def as_markdown(summary: dict[str, dict[str, Any]]) -> str:
+    names = [
+        "",
+        "runs with all bars",
+        "best run's ELBO",
+        "true log-likelihood",
+        "sigma (true)",
+        "epochs",
+        "seconds a run",
+    ]
+    lines = [names, ["---"] * len(names)]
+    for name, found in summary.items():
+        lines.append([
+            name.replace("_", ", "), f"{found['runs_with_all_bars']} of {found['runs']}", f"{found['elbo']:.2f}",
+            f"{found['log_likelihood_true']:.2f}", f"{found['sigma']:.4f} ({found['sigma_true']:g})",
+            f"{found['epochs']}", f"{found['seconds']:.0f}",
+        ])  # fmt: skip
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def main(source: str = "outputs/bars/runs", target: str = "outputs/bars") -> None:
     runs = load_runs(Path(source))
     if not runs:
         sys.exit(f"{source}: no finished runs on bars there; `make bars` makes them")
@@ -197,6 +222,7 @@ def main(source: str = "outputs/train", target: str = "outputs/bars") -> None:
                 f"  forbidden pairs are {figures['gap_allowed_forbidden']:.1f} nats below the least likely allowed one"
             )
     write_atomically(out / "bars.json", (json.dumps(summary, indent=2) + "\n").encode())
+    write_atomically(out / "bars.md", as_markdown(summary).encode())
     print(f"figures: {out}")
 
 

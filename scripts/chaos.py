@@ -2,9 +2,10 @@
 
     python -m scripts.chaos [--kills 100] [--ranks 1] [--seed 0] [--out outputs/chaos]
 
-A small picture is denoised, with a checkpoint after every epoch. A kill is `kill -9` of one process, at a moment drawn
-from the time that a whole run takes; the other ranks are then told to end, as torchrun would. A run that reaches its
-end is compared, byte by byte but for the seconds it took, and another one is begun, until there have been enough kills.
+A small picture is denoised, with a checkpoint after every epoch or more often, and states in memory or in a file. A
+kill is `kill -9` of one process, at a moment drawn from the time that a whole run takes; the other ranks are then told
+to end, as torchrun would. A run that reaches its end is compared, byte by byte but for the seconds it took, and another
+one is begun, until there have been enough kills.
 """
 
 from __future__ import annotations
@@ -119,9 +120,9 @@ def torment(
     rng = random.Random(seed)
     folder.mkdir(parents=True, exist_ok=True)
 
-    def begin(name: str) -> list[BaseProcess]:
+    def begin(name: str, *more: str) -> list[BaseProcess]:
         where = f"hydra.run.dir={folder / name}"
-        return start("denoise", [*options, where], folder / f"{name}.log", n_ranks)
+        return start("denoise", [*options, where, *more], folder / f"{name}.log", n_ranks)
 
     wait(begin("warm"))  # compiles what is compiled on first use
     started = time.monotonic()
@@ -134,7 +135,9 @@ def torment(
     while n_done < n_kills:
         name, killed_at = f"run_{n_runs}", []
         while True:
-            processes = begin(name)
+            # States in memory or in a file; a checkpoint after every epoch or also within epochs. No result may change.
+            saved_every = rng.choice((0, 0.02))
+            processes = begin(name, f"states.memmap={n_runs % 2 == 1}", f"checkpoint_seconds={saved_every}")
             moment = rng.uniform(0, 1.1 * duration)
             if n_done < n_kills and None in wait(processes, moment):
                 victim = rng.choice(processes)
@@ -188,8 +191,7 @@ def main() -> None:
 def small_run(folder: Path) -> list[str]:
     """Options of a run of about two seconds, on a piece of a picture."""
     write_image(folder / "piece.png", camera().pixels[100:132, 200:232, 0].astype("uint8"))
-    return [f"image={folder / 'piece.png'}", "dataset=file", "epochs=8", "checkpoint_seconds=0", "model.n_latents=32",
-            "restore_every=4"]  # fmt: skip
+    return [f"image={folder / 'piece.png'}", "dataset=file", "epochs=8", "model.n_latents=32", "restore_every=4"]
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The paper's scalability experiment (section 4): judge the runs of `make natural` and draw its figures.
 
-    python scripts/natural.py [outputs/natural]
+    python -m scripts.natural [outputs/natural]
 
 From the folders linear_SEED, deep_SEED and continued_SEED: the ELBO over epochs, of a linear decoder and of a deep one
 and a linear one that both go on from where it ended, and what the deep one gains. From the folders h_NUMBER, runs that
@@ -26,7 +26,7 @@ from tvae.check import read_config
 from tvae.checkpoint import write_atomically
 from tvae.config import Config
 from tvae.figures import save_figure
-from tvae.rundir import FINGERPRINT
+from tvae.rundir import FINGERPRINT, read_metrics
 
 COLUMNS = {"elbo": "training patches", "elbo_test": "held-out patches"}
 
@@ -52,9 +52,8 @@ class Run:
 
 def load_run(directory: Path) -> Run | None:
     """A finished run, or None."""
-    metrics_path = directory / "metrics.json"
-    metrics = json.loads(metrics_path.read_text()) if metrics_path.is_file() else {}
-    if metrics.get("status") != "finished":
+    metrics = read_metrics(directory)
+    if metrics is None or metrics.get("status") != "finished":
         return None
     with open(directory / "history.csv") as file:
         history = [
@@ -67,7 +66,7 @@ def load_run(directory: Path) -> Run | None:
         history,
         (directory / FINGERPRINT).read_text(),
         (directory / FINGERPRINT).stat().st_mtime,
-        metrics_path.stat().st_mtime,
+        (directory / "metrics.json").stat().st_mtime,
     )
 
 
@@ -196,7 +195,28 @@ def main(folder: str = "outputs/natural") -> None:
     if not summary:
         sys.exit(f"{out}: no finished runs on natural images there; `make natural` makes them")
     write_atomically(out / "natural.json", (json.dumps(summary, indent=2) + "\n").encode())
+    write_atomically(out / "natural.md", as_markdown(summary).encode())
     print(f"figures: {out}")
+
+
+def as_markdown(summary: dict[str, Any]) -> str:
+    lines = []
+    if "gain" in summary:
+        found = summary["gain"]
+        lines.append(["nats per patch", "linear, continued", "deep", "gain", "seeds", "epochs", "minutes a seed"])
+        lines.append(["---"] * len(lines[0]))
+        epochs = " + ".join(map(str, found["epochs"]))
+        minutes = f"{found['seconds']['mean'] / 60:.1f}"
+        for name in (name for name in COLUMNS if name in found):
+            words = [_words(found[name][kind]) for kind in ("linear", "deep", "gain")]
+            lines.append([COLUMNS[name], *words, str(len(found["seconds"]["values"])), epochs, minutes])
+        lines.append([])
+    if "sweep" in summary:
+        found = summary["sweep"]
+        lines += [["latents", "seconds per epoch", "ELBO"], ["---"] * 3]
+        rows = zip(found["n_latents"], found["seconds_per_epoch"], found["elbo"], strict=True)
+        lines += [[f"{h:.0f}", f"{seconds:.2f}", f"{elbo:.2f}"] for h, seconds, elbo in rows]
+    return "".join(f"| {' | '.join(line)} |\n" if line else "\n" for line in lines)
 
 
 def _words(found: dict[str, Any]) -> str:

@@ -55,7 +55,7 @@ li { font-size: 0.9rem; overflow-wrap: anywhere; }
 
 
 def picture(path: Path, caption: str) -> str:
-    """An image inside the page, made smaller if it is wide; small ones are enlarged without blur."""
+    """An image inside the page, made smaller if it is wide."""
     try:
         with Image.open(path) as image:
             shown = image.convert("RGB") if image.mode not in ("L", "RGB") else image.copy()
@@ -80,7 +80,7 @@ def table(name: str, outputs: Path) -> str:
     body = ""
     for row, line in zip(rows, tables.as_lines(content, rows), strict=True):
         body += f'<tr class="{row.origin}">' + "".join(f"<td>{html.escape(cell)}</td>" for cell in line) + "</tr>\n"
-    title = html.escape(f"PSNR in dB: {content['title']}. Mean ± standard deviation (number of runs).")
+    title = html.escape(f"PSNR in dB: {content['title']}. {tables.LEGEND}")
     return f'<p>{title}</p>\n<div class="wide"><table><tr>{head}</tr>\n{body}</table></div>'
 
 
@@ -148,7 +148,10 @@ def build(outputs: Path) -> str:
             first = [run for run in runs_below(outputs / name) if run[0].name.endswith("seed=0")]
             sections.append((title, content + "".join(restored(*run, outputs) for run in first)))
     for name, title in FIGURES.items():
-        shown = "".join(picture(path, path.stem.replace("_", " ")) for path in sorted((outputs / name).glob("*.png")))
+        found = sorted((outputs / name).glob("*.png"))
+        shown = "".join(picture(path, path.stem.replace("_", " ")) for path in found)
+        fields = sorted((outputs / name).glob("*_0/figures/decoder.png"))  # of the runs with seed 0
+        shown += "".join(picture(path, f"fields, {path.parts[-3]}") for path in fields)
         written = "".join(written_tables(path) for path in sorted((outputs / name).glob("*.md")))
         if shown or written:
             sections.append((title, f'{written}<div class="grid">{shown}</div>'))

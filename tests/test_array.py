@@ -13,7 +13,7 @@ from tvae import fit as fit_module
 from tvae.checkpoint import DiskFull
 from tvae.config import ArrayConfig, ModelConfig, StatesConfig, UserError
 from tvae.datasets import Dataset, bars
-from tvae.datasets.array import make
+from tvae.datasets.array import make, open_array
 from tvae.fit import Fit
 
 CPU = torch.device("cpu")
@@ -25,6 +25,20 @@ def data(tmp_path):
     values = bars.make(small_config().dataset).data.float().numpy()
     np.save(tmp_path / "data.npy", values)
     return tmp_path / "data.npy", values
+
+
+def test_a_file_may_be_larger_than_memory(tmp_path):
+    """A terabyte with holes: whatever counts as memory of this process is refused."""
+    path, shape = tmp_path / "large.npy", (10**9, 256)
+    with open(path, "wb") as file:
+        np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
+        try:
+            file.truncate(file.tell() + 4 * 10**9 * 256)
+        except OSError as error:
+            pytest.skip(f"no such files here ({error.strerror})")
+    array = open_array(path)
+    assert array.shape == shape
+    assert mapped.Mapped(array).tensor[-1].sum() == 0
 
 
 @pytest.mark.parametrize("memmap", [False, True])

@@ -82,6 +82,41 @@ def test_pickled_code_is_not_run(tmp_path):
     assert not (tmp_path / "sprung").exists()
 
 
+EMPTY = {"name": "states", "shape": [4], "file": None, "checksum": "", "content": {}}
+
+
+@pytest.mark.parametrize("crafted", [{}, {"parts": 3}, {"parts": [{"name": "states"}]}, {"parts": [EMPTY]}], ids=str)
+def test_what_is_no_checkpoint_though_its_checksum_is_right(tmp_path, crafted):
+    checkpoint._write(tmp_path / checkpoint.NAME, crafted)
+    with pytest.raises(DamagedCheckpoint, match="restart=true"):
+        checkpoint.load_newest(tmp_path)
+
+
+def test_what_cannot_be_read_at_the_moment_is_not_damaged(tmp_path, monkeypatch):
+    checkpoint.save(tmp_path, content(1))
+    checkpoint.save(tmp_path, content(2))
+    with monkeypatch.context() as patched:
+        patched.setattr(torch, "load", lambda *_, **__: (_ for _ in ()).throw(OSError(5, "Input/output error")))
+        with pytest.raises(OSError, match="Input/output"):
+            checkpoint.load_newest(tmp_path)
+    assert equal(checkpoint.load_newest(tmp_path).content, content(2))
+
+
+def test_too_few_rows_are_an_error():
+    part = checkpoint.Part("states", (4, 3), None, "", {"states": rows(0, 4)})
+    with pytest.raises(ValueError, match="states: 4 rows, not the 5"):
+        copy_rows([part], "states", torch.zeros(3, 3, dtype=torch.uint8), 2)
+
+
+def test_a_link_is_not_followed(tmp_path):
+    mine = tmp_path / "mine"
+    mine.write_bytes(b"dear to me")
+    (tmp_path / ".a.json.partial").symlink_to(mine)
+    checkpoint.write_atomically(tmp_path / "a.json", b"new")
+    assert mine.read_bytes() == b"dear to me"
+    assert (tmp_path / "a.json").read_bytes() == b"new"
+
+
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
     checkpoint.save(tmp_path, content(1))
     monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
@@ -100,6 +135,7 @@ def test_a_damaged_one_does_not_become_the_previous_one(tmp_path):
     checkpoint.save(tmp_path, content(3))
     (tmp_path / checkpoint.NAME).write_bytes(b"damaged")
     assert equal(checkpoint.load_newest(tmp_path).content, content(1))
+    assert (tmp_path / checkpoint.DAMAGED).read_bytes() == b"damaged"
 
 
 def rows(first, n):
@@ -167,3 +203,29 @@ def test_no_room_for_a_part(tmp_path, monkeypatch):
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert sorted(p.name for p in tmp_path.iterdir()) == before
     assert equal(checkpoint.load_newest(tmp_path).content, content(1))
+
+
+def test_no_room_for_the_list_of_parts(tmp_path, monkeypatch):
+    """However often it is tried, no parts pile up."""
+    monkeypatch.setattr(checkpoint, "HELD_BYTES", 0)
+    checkpoint.save(tmp_path, content(1), [{"states": rows(0, 5)}])
+    before = sorted(p.name for p in tmp_path.iterdir())
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+    try:
+        for _ in range(2):
+            with pytest.raises(DiskFull):
+                checkpoint.save(tmp_path, {"fit": torch.zeros(20_000)}, [{"states": rows(0, 5)}])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert sorted(p.name for p in tmp_path.iterdir()) == before
+
+
+def test_parts_that_nobody_lists_go_when_a_run_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint, "HELD_BYTES", 0)
+    for value in (1, 2):
+        checkpoint.save(tmp_path, content(value), [{"states": rows(value, 5)}])
+    listed = set(tmp_path.glob(checkpoint.PARTS))
+    (tmp_path / checkpoint.PARTS.replace("*", "0123")).write_bytes(b"of a checkpoint that was never finished")
+    checkpoint.reinstate(checkpoint.load_newest(tmp_path))
+    assert set(tmp_path.glob(checkpoint.PARTS)) == listed

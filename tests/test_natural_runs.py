@@ -141,7 +141,8 @@ def test_no_finished_runs(tmp_path):
     ("overrides", "message"),
     [
         (["data_dir={empty}"], "vanhateren: no images there; put .iml, .imc, TIFF or PNG files into it"),
-        (["dataset.images=[imk00001.iml]"], "imk00001.iml: cannot be downloaded from http://127.0.0.1:9/vanhateren"),
+        (["dataset.images=[imk00001.iml]"], "imk00001.iml: not in data_dir; only imk00152.iml, imk00377.iml"),
+        (["dataset.images=[imk00377.iml]"], "imk00377.iml: cannot be downloaded from http://127.0.0.1:9/vanhateren"),
         (["dataset=natural", "dataset.images=[house]"], "dataset=natural has astronaut, camera"),
         (["dataset=natural", "dataset.patch_size=999"], "do not hold a patch of 999x999"),
         (["dataset=natural", "noise=3"], "noise=3.0: dataset=natural is no image"),

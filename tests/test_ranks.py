@@ -17,8 +17,10 @@ import torch
 import torch.distributed as dist
 
 from scripts import chaos
-from tvae import checkpoint, stopping
+from tvae import checkpoint, ranks, stopping
+from tvae.config import UserError
 from tvae.ranks import LostRank, Ranks, _agree
+from tvae.train import check_directory
 
 BARS = ["dataset=bars", "dataset.n_points=61", "states.n_states=16", "batch_size=16", "epochs=4", "precision=float64"]
 LINEAR = ["dataset=natural", "model=linear", "n_patches=131", "model.n_latents=20", "dataset.patch_size=4", "epochs=3",
@@ -160,6 +162,22 @@ def test_names_of_an_attempt_do_not_depend_on_what_others_left():
         assert names != before
 
 
+@pytest.mark.parametrize(
+    ("attempt", "variables", "is_first"),
+    [
+        (0, {}, True),
+        (1, {"TORCHELASTIC_RESTART_COUNT": "0"}, False),  # on a machine whose own processes were well
+        (0, {"TORCHELASTIC_RESTART_COUNT": "1"}, False),
+        (0, {"SLURM_RESTART_COUNT": "1"}, False),
+    ],
+)
+def test_first_attempts(monkeypatch, attempt, variables, is_first):
+    monkeypatch.setattr(ranks, "_joined", Ranks(0, 2, attempt))
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert ranks.is_first_attempt() == is_first
+
+
 def test_a_job_that_fails_does_not_stop_the_others_of_a_sweep():
     options = ["-m", *LONG, "epochs=20", "lr=constant", "lr.max=0.01,1e30,0.02", "hydra.sweep.dir=out"]
     log = Path("log").absolute()
@@ -170,7 +188,8 @@ def test_a_job_that_fails_does_not_stop_the_others_of_a_sweep():
     assert log.read_text().count("jobs that failed") == 1
 
 
-def test_the_time_limit_of_a_cluster_is_handed_on_after_saving(monkeypatch):
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_time_limit_of_a_cluster_is_handed_on_by_the_leader(monkeypatch, rank):
     monkeypatch.setenv("SUBMITIT_EXECUTOR", "slurm")
     handed_on = []
     before = signal.signal(signal.SIGUSR2, lambda *_: handed_on.append("queue it again"))
@@ -179,10 +198,41 @@ def test_the_time_limit_of_a_cluster_is_handed_on_after_saving(monkeypatch):
             assert not stop()
             signal.raise_signal(signal.SIGUSR2)
             assert stop()
-            assert handed_on == []
-        assert handed_on == ["queue it again"]
+            assert stop.is_at_limit
+        assert handed_on == []
+        if rank == 0:
+            stopping.queue_again(Ranks(0, 2))
+        else:
+            with pytest.raises(SystemExit) as end:
+                stopping.queue_again(Ranks(1, 2))
+            assert end.value.code == 0  # else SLURM would end the leader as well
+        assert len(handed_on) == (rank == 0)
     finally:
         signal.signal(signal.SIGUSR2, before)
+
+
+def test_a_directory_that_not_all_processes_see(tmp_path):
+    class Elsewhere(Ranks):
+        def gather(self, value):
+            return [value, False if value is True else value]
+
+        def together(self, action):
+            return action()
+
+    with pytest.raises(UserError, match="not seen by all processes"):
+        check_directory(tmp_path, Elsewhere(0, 2))
+    check_directory(tmp_path, Ranks())
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("environment", [{"WORLD_SIZE": "x"}, {"WORLD_SIZE": "2", "RANK": "0"}])
+def test_an_environment_that_torchrun_does_not_make(command, monkeypatch, environment):
+    monkeypatch.setattr(ranks, "_joined", None)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    code, out = command("train", *BARS)
+    assert code == 2
+    assert out.startswith("error: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in the environment are not as torchrun")
 
 
 def test_too_few_data_points():
@@ -209,20 +259,43 @@ def test_a_process_that_comes_late():
     assert codes == [0, 0], printed
 
 
-def test_options_that_differ(tmp_path):
+@pytest.mark.parametrize(
+    ("others", "message"), [("seed=1", "(seed="), ("dataset=bars_correlated", "(dataset."), ("dataset=natural", "(")]
+)
+def test_options_that_differ(tmp_path, others, message):
     log, where = Path("log").absolute(), f"hydra.run.dir={tmp_path / 'out'}"
     port = chaos.free_port()
     starts = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
     processes = []
     for rank in (0, 1):
         env = starts | {"RANK": str(rank), "LOCAL_RANK": str(rank), "MASTER_PORT": str(port)}
-        options = [*BARS, f"seed={rank}", where]
+        options = [*BARS, *([others] if rank else []), where]
+        options = [o for o in options if others != "dataset=natural" or rank == 0 or not o.startswith("dataset.")]
         processes.append(
             chaos.context.Process(target=chaos._be_command, args=("train", options, env, log), daemon=True)
         )
         processes[-1].start()
     assert chaos.wait(processes, 60) == [2, 2]
-    assert "was started with other options (seed=" in log.read_text()
+    assert f"was started with other options {message}" in log.read_text()
+    assert "Traceback" not in log.read_text()
+
+
+def test_a_process_that_waits_for_a_silent_one_hears_signals():
+    """As for one on a machine that has lost its power, which nobody is told of."""
+    log = Path("silent.log").absolute()
+    options = [*LONG, "epochs=100000", f"hydra.run.dir={Path('silent').absolute()}"]
+    leader, silent = processes = chaos.start("train", options, log, 2)
+    try:
+        wait_for_epoch("silent", 3)
+        os.kill(silent.pid, signal.SIGSTOP)
+        for _ in range(2):
+            time.sleep(1)
+            leader.terminate()
+        assert chaos.wait([leader], 20) == [1]
+        assert "once more to stop without saving" in log.read_text()
+    finally:
+        for process in processes:
+            process.kill()
 
 
 def torchrun(*options, restarts=0):

@@ -83,6 +83,11 @@ def test_distributions(given, kind):
         ("lr.max: {low: -1.0, high: 1.0}", "lr.max: lr.max=-1.0: must be above 0"),
         ("ea.selection: {choices: [luck]}", "ea.selection: ea.selection=luck: must be one of"),
         ("dataset.size: {low: 3, high: 5}", "dataset.size: changes the data"),
+        ("lr.max: {low: 0.1, high: 0.2, step: 0.5}", "lr.max: high=0.2 cannot be reached from low=0.1 in steps of 0.5"),
+        ("ea.n_parents: {low: 2, high: 7, step: 2}", "ea.n_parents: high=7 cannot be reached from low=2 in steps of 2"),
+        ("restart: {choices: [true]}", "restart: is not for a space"),
+        ("init_from: {choices: [here]}", "init_from: is not for a space"),
+        ("model: {choices: [deep, linear]}", "model: is a group of options; name one of them"),
         ("ea.n_parents: {low: 2.5, high: 6.5}", "ea.n_parents: Value '2.5' of type 'float'"),
     ],
 )
@@ -127,6 +132,41 @@ def test_search_and_what_it_leaves(command, space):
     code, out = command("search", *SMALL, space, "seed=1", "hydra.run.dir=found")
     assert code == 2
     assert "holds another search (other shared)" in out
+
+
+def test_the_best_of_a_search_that_starts_from_the_best_of_another(command, space, tmp_path):
+    """What is written needs neither the experiments nor the folders that it comes from."""
+    (tmp_path / "second.yaml").write_text("batch_size: {choices: [20, 30]}\n")
+    small = [*SMALL, "seed=${corruption_seed}", "corruption_seed=3", f"data_dir={tmp_path}", "threads=1"]
+    assert command("search", *small, space, "n_trials=2", "hydra.run.dir=a?b")[0] == 0
+    assert Path("a?b/study.db").is_file()
+    assert not Path("a").exists()
+    words = ["--config-dir", "a?b", "experiment=best", "space=second.yaml", "n_trials=2", "hydra.run.dir=second"]
+    assert command("search", *words)[0] == 0
+    best = OmegaConf.load("second/experiment/best.yaml")
+    assert (best.seed, best.data_dir, "threads" in best) == (3, str(tmp_path), False)
+    for again in ("a?b", "second"):
+        code, out = command("train", "--config-dir", again, "experiment=best", f"hydra.run.dir={again}/again")
+        assert code == 0, out
+    assert json.loads(Path("second/again/metrics.json").read_text())["elbo"] == study_of("second").best_value
+    code, out = command("train", "--config-dir", "second", "experiment=best", "epoch=3")
+    assert code == 2
+    assert out.strip() == "error: epoch=3: Could not override 'epoch'.; did you mean epochs?"
+
+
+def test_a_damaged_study(command, space, tmp_path):
+    (tmp_path / "found").mkdir()
+    (tmp_path / "found" / "study.db").write_bytes(bytes(range(256)) * 40)
+    code, out = command("search", *SMALL, space, "hydra.run.dir=found")
+    assert code == 2
+    assert "study.db: not readable as the study of a search" in out
+    assert len(out.strip().splitlines()) == 1
+
+
+def test_help_tells_of_own_options(command):
+    code, out = command("search", "--help")
+    assert code in (0, None)
+    assert "n_trials=20" in out
 
 
 def test_hopeless_trials_are_given_up(command, tmp_path):

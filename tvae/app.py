@@ -6,6 +6,7 @@ HYDRA_FULL_ERROR=1 in the environment shows tracebacks.
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import logging
 import os
@@ -35,7 +36,7 @@ from tvae.checkpoint import NO_ROOM, DamagedCheckpoint, DiskFull
 from tvae.config import Config, UserError
 from tvae.device import n_cores
 from tvae.fit import TrainingFailed
-from tvae.ranks import LostRank, Ranks, attempt, is_joined, join, leave, local_rank, local_size, rank_here
+from tvae.ranks import LostRank, Ranks, is_first_attempt, is_joined, join, leave, local_rank, local_size, rank_here
 from tvae.stopping import LAUNCHED_BY, at_work, end_with_launcher
 
 log = logging.getLogger("tvae")
@@ -64,6 +65,10 @@ configuration.register()
 OmegaConf.register_new_resolver("run_name", run_name, replace=True)
 
 
+KILLED = (
+    ", perhaps for want of memory, and the others were stopped; the same command goes on with what is missing, and "
+    "needs less memory with fewer jobs at a time (hydra.launcher.n_jobs)"
+)
 FAILURES = "TVAE_FAILURES"  # in the environment: the file to which jobs of a multirun add what went wrong
 
 
@@ -85,7 +90,7 @@ def _run(task: Callable[[Config, Path], object], cfg: DictConfig) -> None:
         _log_to_terminal(f"{path.name}: " if _is_joblib() else "")
         config = ranks.together(lambda: resolve(cfg))
         config.threads = config.threads or threads_of_job()
-        config.restart = config.restart and attempt() == 0  # what an attempt before has saved is not to be thrown away
+        config.restart = config.restart and is_first_attempt()  # else it would throw away what that one has saved
         task(config, _shared(path, ranks))
     except Exception as error:
         goes_on = is_multirun and not isinstance(error, Interrupted)
@@ -117,6 +122,8 @@ def _note_failure(line: str) -> None:
 
 def threads_of_job() -> int | None:
     """A share of the cores for each of the ranks or jobs on this machine; None where there is only one at a time."""
+    if "SLURM_CPUS_PER_TASK" in os.environ:
+        return int(os.environ["SLURM_CPUS_PER_TASK"])
     if local_size() > 1:
         return max(1, n_cores() // local_size())
     if not _is_joblib():
@@ -181,6 +188,8 @@ def _give_up(error: Exception) -> None:
         lines, code = [], 1  # it has been logged
     elif isinstance(error, RuntimeError) and "srun" in str(error):
         lines, code = ["hydra/launcher: this machine is no part of a SLURM cluster (there is no srun)"], 2
+    elif type(error).__name__ == "TerminatedWorkerError":  # joblib's
+        lines, code = [f"a job was killed{KILLED}"], 1
     elif type(error).__module__.startswith("submitit."):  # of a job on another machine; its text ends with the cause
         lines, code = [str(error).strip().splitlines()[-1]], 1
     else:
@@ -196,21 +205,30 @@ def _give_up(error: Exception) -> None:
 def _composition_problems(error: Exception) -> list[str]:
     """All overrides that cannot be composed, and what the check finds in the rest."""
     overrides = [word for word in sys.argv[1:] if "=" in word and not word.startswith("-")]
+    searched = _search_path()
     accepted: list[str] = []
     problems: list[str] = []
     GlobalHydra.instance().clear()
     with initialize_config_dir(configuration.conf_dir(), version_base="1.3"):
         for override in (value for given in overrides for value in _values(given)):
             try:
-                compose("config", [*accepted, override])
+                compose("config", [*searched, *accepted, override])
                 accepted.append(override)
             except Exception as wrong:
                 problems.append(f"{override}: {one_line(wrong)}{_hint(override)}")
         try:
-            resolve(compose("config", [o for o in accepted if not o.startswith("hydra")]))
+            resolve(compose("config", searched + [o for o in accepted if not o.startswith("hydra")]))
         except UserError as found:
             problems += found.problems
     return problems or [one_line(error)]
+
+
+def _search_path() -> list[str]:
+    """What --config-dir has added to it, as an override."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--config-dir", "-cd")
+    folder = parser.parse_known_args()[0].config_dir
+    return [] if folder is None else [f"hydra.searchpath=['file://{Path(folder).absolute()}']"]
 
 
 def _values(override: str) -> list[str]:

@@ -15,10 +15,9 @@ import errno
 import hashlib
 import logging
 import os
-import pickle
 import secrets
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -26,11 +25,12 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
-from tvae.ranks import ALONE, Ranks
+from tvae.ranks import ALONE, LostRank, Ranks
 
 log = logging.getLogger(__name__)
 
 NAME, PREVIOUS, NEW = "checkpoint.pt", "checkpoint.previous.pt", "checkpoint.new.pt"
+DAMAGED = "checkpoint.damaged.pt"
 PARTS = "checkpoint.part-*.pt"
 COMMENT_LENGTH = 64
 HELD_BYTES = 1 << 28  # of states that one rank alone writes into the checkpoint itself
@@ -73,11 +73,13 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
     """A file to write that becomes `path` at the end; a reader sees the old file or the new one and nothing between."""
     temporary = path.with_name(f".{path.name}.partial")
     try:
-        with open(temporary, "w+b") as file:
+        temporary.unlink(missing_ok=True)
+        with open(temporary, "x+b") as file:  # a new one: never what a link of this name leads to
             yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
+        _sync_names(path.parent)
     except OSError as error:
         if error.errno in NO_ROOM:
             raise DiskFull(
@@ -86,6 +88,16 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
         raise
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _sync_names(directory: Path) -> None:
+    """Let what was renamed in it survive a loss of power, where the system can."""
+    with suppress(OSError):
+        handle = os.open(directory, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -105,12 +117,13 @@ def save(
     try:
         ranks.together(lambda: _write_parts(directory, parts, ranks.is_alone, listed))
         every = [entry for entries in ranks.gather(listed) for entry in entries]
-    except BaseException:
+        ranks.lead(lambda: _write_newest(directory, {**content, "parts": every}))
+    except LostRank:
+        raise  # the parts may be those of the newest checkpoint; if they are not, the next one removes them
+    except Exception:  # on all ranks, and before the list of the parts was written
         for name in (entry["file"] for entry in listed if entry["file"]):
             (directory / name).unlink(missing_ok=True)
         raise
-    # From here on the parts may be those of the newest checkpoint; if they are not, the next one removes them.
-    ranks.lead(lambda: _write_newest(directory, {**content, "parts": every}))
 
 
 def _write_parts(
@@ -165,16 +178,23 @@ def _write_newest(directory: Path, content: dict[str, Any]) -> None:
         except OSError:  # a file system without links
             os.replace(newest, previous)
     os.replace(new, newest)
-    wanted = {entry["file"] for entry in content["parts"]} | _files_of(previous)
-    for file in (*directory.glob(PARTS), *directory.glob(f".{PARTS}.partial")):
-        if file.name not in wanted:
-            file.unlink(missing_ok=True)
+    _sync_names(directory)
+    _remove_other_parts(directory, {entry["file"] for entry in content["parts"]})
 
 
-def _files_of(path: Path) -> set[str]:
+def _remove_other_parts(directory: Path, newest: set[str | None]) -> None:
+    """Those that are neither the newest checkpoint's nor the previous one's, if they can be: they only take room."""
+    with suppress(OSError):
+        wanted = newest | _files_of(directory / PREVIOUS)
+        for file in (*directory.glob(PARTS), *directory.glob(f".{PARTS}.partial")):
+            if file.name not in wanted:
+                file.unlink(missing_ok=True)
+
+
+def _files_of(path: Path) -> set[str | None]:
     try:
-        return {entry["file"] for entry in read(path)["parts"]}
-    except (DamagedCheckpoint, KeyError):
+        return {None if part.path is None else part.path.name for part in _open(path).parts}
+    except DamagedCheckpoint:
         return set()
 
 
@@ -201,7 +221,11 @@ def read(path: Path, checksum: str = "") -> dict[str, Any]:
             if found != _checksum(file, length) or checksum not in ("", found.decode()):
                 raise DamagedCheckpoint(f"{path}: damaged, its checksum is wrong")
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except (pickle.UnpicklingError, RuntimeError, OSError) as error:
+    except (MemoryError, DamagedCheckpoint):
+        raise
+    except Exception as error:  # a file can be crafted to raise nearly anything
+        if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
+            raise  # it may be readable the next time
         raise DamagedCheckpoint(f"{path}: not a readable checkpoint ({type(error).__name__})") from error
     if not isinstance(content, dict):
         raise DamagedCheckpoint(f"{path}: not a checkpoint of this program")
@@ -213,16 +237,10 @@ def load_newest(directory: Path, ranks: Ranks = ALONE) -> Saved | None:
     here = [name for name in (NAME, PREVIOUS) if (directory / name).exists()]
     found = [directory / name for name in ranks.gather(here)[0]]  # what the leader sees
     for path in found:
-        saved, problem = None, None
-        try:
-            saved = _open(path)
-            for part in saved.parts[ranks.rank :: ranks.size]:  # all of them are looked at, by some rank
-                part.load()
-        except DamagedCheckpoint as error:
-            problem = str(error)
-        problems = [p for p in ranks.gather(problem) if p is not None]
-        if saved is not None and not problems:
-            return saved
+        opened = ranks.together(lambda path=path: _try_to_open(path, ranks))  # type: ignore[misc]
+        problems = [problem for problem in ranks.gather(opened if isinstance(opened, str) else None) if problem]
+        if not problems and isinstance(opened, Saved):
+            return opened
         if ranks.is_leader:
             log.warning("%s; it is not used", problems[0])
     if found:
@@ -233,14 +251,41 @@ def load_newest(directory: Path, ranks: Ranks = ALONE) -> Saved | None:
 
 
 def reinstate(saved: Saved) -> None:
-    """Let a checkpoint that was read be the newest, in place of a damaged one, which must not become the previous."""
+    """Let a checkpoint that was read be the newest: a damaged one must not become the previous, and is put aside."""
+    directory = saved.path.parent
     if saved.path.name == PREVIOUS:
-        os.replace(saved.path, saved.path.with_name(NAME))
+        if (directory / NAME).exists():
+            os.replace(directory / NAME, directory / DAMAGED)
+        os.replace(saved.path, directory / NAME)
+    _remove_other_parts(directory, {part.path.name for part in saved.parts if part.path is not None})
+
+
+@contextmanager
+def understood(where: Path) -> Iterator[None]:
+    """Within, what a checkpoint from `where` lacks, or has of another kind, counts as damage."""
+    try:
+        yield
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise DamagedCheckpoint(f"{where}: not a checkpoint of this program ({reason})") from error
+
+
+def _try_to_open(path: Path, ranks: Ranks) -> Saved | str:
+    """A checkpoint, or what is wrong with it."""
+    try:
+        saved = _open(path)
+        with understood(path):
+            for part in saved.parts[ranks.rank :: ranks.size]:  # all of them are looked at, by some rank
+                if part.load().shape != part.shape:
+                    raise ValueError("other rows than listed")
+    except DamagedCheckpoint as error:
+        return str(error)
+    return saved
 
 
 def _open(path: Path) -> Saved:
     content = read(path)
-    try:
+    with understood(path):
         parts = [
             Part(
                 entry["name"],
@@ -251,8 +296,6 @@ def _open(path: Path) -> Saved:
             )
             for entry in content.pop("parts")
         ]
-    except (KeyError, TypeError) as error:
-        raise DamagedCheckpoint(f"{path}: not a checkpoint of this program") from error
     return Saved(path, content, parts)
 
 
@@ -260,8 +303,11 @@ def copy_rows(
     parts: Iterable[Part], name: str, out: Tensor, first: int, release: Callable[[], None] = lambda: None
 ) -> None:
     """Fill `out` with the rows of this name from number `first` on; `release`: called after each part."""
-    start, end = 0, first + len(out)
-    for part in (part for part in parts if part.name == name):
+    parts, start, end = [part for part in parts if part.name == name], 0, first + len(out)
+    n_rows = shape_of(parts, name)[:1]
+    if n_rows < (end,):
+        raise ValueError(f"{name}: {sum(n_rows)} rows, not the {end} there should be")
+    for part in parts:
         stop = start + part.shape[0]
         low, high = max(start, first), min(stop, end)
         if low < high:

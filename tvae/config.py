@@ -28,6 +28,12 @@ class UserError(ValueError):
         return type(self), self.problems
 
 
+def refuse(is_wrong: bool, problem: str) -> None:
+    """Raise `UserError` if it is."""
+    if is_wrong:
+        raise UserError(problem)
+
+
 def option(default: Any, meaning: str, **limits: Any) -> Any:
     """A field with its meaning and limits: `ge`, `gt`, `le`, `lt` or `choices`."""
     metadata = {"meaning": meaning, **limits}

@@ -9,7 +9,8 @@ import hydra
 from omegaconf import DictConfig
 
 from tvae import app
-from tvae.config import Config, UserError, conf_dir
+from tvae.config import Config, conf_dir, refuse
+from tvae.ranks import join
 from tvae.restore_run import restore_run
 from tvae.train import train
 
@@ -18,8 +19,8 @@ def denoise(config: Config, path: Path) -> dict[str, Any]:
     """Train and restore in `path`, or restore from the run that `run` names; returns what metrics.json holds."""
     if config.run is not None:
         return restore_run(config, path, keep_observed=False)
-    if config.image is None and config.noise is None:
-        raise UserError("nothing to denoise: give image=FILE, or noise=LEVEL to add noise to the data set's picture")
+    problem = "nothing to denoise: give image=FILE, or noise=LEVEL to add noise to the data set's picture"
+    join().together(lambda: refuse(config.image is None and config.noise is None, problem))
     return train(config, path, keep_observed=False)
 
 

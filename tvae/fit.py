@@ -243,7 +243,7 @@ class Fit:
         if not math.isfinite(elbo):
             raise TrainingFailed(
                 f"the ELBO became {elbo} in epoch {self.epoch + 1}; a lower learning rate (lr.max) or a larger "
-                "model.sigma2 at the start may help"
+                "model.sigma2 at the start may help" + (", or are there NaN among the data?" * self.is_read_by_need)
             )
         return elbo
 

@@ -9,7 +9,8 @@ import hydra
 from omegaconf import DictConfig
 
 from tvae import app
-from tvae.config import Config, UserError, conf_dir
+from tvae.config import Config, conf_dir, refuse
+from tvae.ranks import join
 from tvae.restore_run import restore_run
 from tvae.train import train
 
@@ -18,8 +19,8 @@ def inpaint(config: Config, path: Path) -> dict[str, Any]:
     """As `denoise`, but known pixels stay as they are, unless noise was added to them."""
     if config.run is not None:
         return restore_run(config, path, keep_observed=None)
-    if config.image is None and config.missing is None and config.mask is None:
-        raise UserError("nothing to fill in: give image=FILE with mask=FILE, or missing=FRACTION to drop pixels")
+    problem = "nothing to fill in: give image=FILE with mask=FILE, or missing=FRACTION to drop pixels"
+    join().together(lambda: refuse(config.image is config.missing is config.mask is None, problem))
     return train(config, path)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import mmap
 import os
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,9 @@ class Mapped:
     """A file as a tensor."""
 
     def __init__(self, array: np.memmap):
-        self.tensor: Tensor = torch.from_numpy(array)
+        with warnings.catch_warnings():  # that what is only read must not be written to
+            warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+            self.tensor: Tensor = torch.from_numpy(array)
         self._map: mmap.mmap = array._mmap  # type: ignore[attr-defined]
 
     def release(self) -> None:

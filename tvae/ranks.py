@@ -23,6 +23,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from tvae.config import UserError
+
 log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
@@ -55,6 +57,7 @@ def _connected() -> Iterator[None]:
 class Ranks:
     rank: int = 0
     size: int = 1
+    attempt: int = 0  # how often such ranks were connected before, by the same store
 
     @property
     def is_leader(self) -> bool:
@@ -85,7 +88,7 @@ class Ranks:
             return
         flat = torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
         with _connected():
-            dist.broadcast(flat, 0)
+            _wait(dist.broadcast(flat, 0, async_op=True))
         for tensor, value in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
             tensor.detach().copy_(value.view_as(tensor))
 
@@ -103,6 +106,7 @@ class Ranks:
             return [value]
         values = [None] * self.size
         with _connected():
+            _wait(dist.all_reduce(torch.zeros(1), async_op=True))  # until all have come; the rest takes no time
             dist.all_gather_object(values, value)
         return values
 
@@ -167,9 +171,13 @@ def rank_here() -> int:
     return int(os.environ.get("RANK", 0))
 
 
-def attempt() -> int:
-    """How often torchrun or SLURM has started this process anew."""
-    return sum(int(os.environ.get(name, 0)) for name in ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"))
+def is_first_attempt() -> bool:
+    """Whether this run was not started before by the same torchrun, or as the same SLURM job.
+
+    torchrun does not count restarts on a machine whose own processes were well, but its store outlives them.
+    """
+    counts = (os.environ.get(name, "0") for name in ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"))
+    return join().attempt == 0 and all(count == "0" for count in counts)
 
 
 def local_rank() -> int:
@@ -183,18 +191,25 @@ def local_size() -> int:
 
 def _connect() -> Ranks:
     _read_submitit()
-    rank, size = rank_here(), int(os.environ.get("WORLD_SIZE", 1))
-    if size == 1:
-        return ALONE
+    try:
+        rank, size = rank_here(), int(os.environ.get("WORLD_SIZE", 1))
+        if size == 1:
+            return ALONE
+        address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    except (KeyError, ValueError) as error:
+        raise UserError(
+            f"RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in the environment are not as torchrun sets them ({error})"
+        ) from error
     is_agents = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # torchrun keeps the store then
-    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     with _connected():
         store = dist.TCPStore(address, port, size, is_master=rank == 0 and not is_agents, timeout=TIMEOUT)
         # Names of its own for each attempt: what the one before has left in the store would be taken for an answer.
         own = dist.PrefixStore(_agree(store, rank, size), store)
+        if rank == 0:
+            own.set("attempt", str(store.add("attempts", 1) - 1))
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         dist.init_process_group(backend, store=own, rank=rank, world_size=size, timeout=TIMEOUT)
-    return Ranks(rank, size)
+    return Ranks(rank, size, int(own.get("attempt")))
 
 
 def _agree(store: dist.Store, rank: int, size: int) -> str:
@@ -231,9 +246,10 @@ def _read_submitit() -> None:
 
 
 def _wait(work: dist.Work) -> None:
-    end = time.perf_counter() + AWAKE
-    while not work.is_completed() and time.perf_counter() < end:
-        time.sleep(0)  # lets others have the core
+    """Until it is done or has failed. While torch itself waits no signal is heard, so it is not let wait."""
+    awake_until = time.perf_counter() + AWAKE
+    while not work.is_completed():
+        time.sleep(0 if time.perf_counter() < awake_until else 0.001)  # 0: lets others have the core
     work.wait()
 
 

@@ -10,12 +10,12 @@ from hydra.core.hydra_config import HydraConfig
 from tvae import checkpoint, datasets
 from tvae.check import read_config
 from tvae.checkpoint import DamagedCheckpoint
-from tvae.config import Config, UserError
+from tvae.config import Config, UserError, refuse
 from tvae.fit import make_fit
 from tvae.ranks import join
 from tvae.report import write_json
 from tvae.rundir import FREE, RunDirectory, read_metrics
-from tvae.train import log, restore_to
+from tvae.train import go_on, log, restore_to
 
 
 def _read_source(source: Path, path: Path) -> Config:
@@ -33,19 +33,20 @@ def restore_run(config: Config, path: Path, keep_observed: bool | None) -> dict[
     assert config.run is not None
     ranks, source = join(), Path(config.run)
     theirs = ranks.together(lambda: _read_source(source, path))
+    saved, problem = None, f"run={source}: no checkpoint there"
     try:
         saved = checkpoint.load_newest(source, ranks)
     except DamagedCheckpoint as error:
-        raise UserError(str(error)) from error
-    if saved is None:
-        raise UserError(f"run={source}: no checkpoint there")
+        problem = str(error)
+    ranks.together(lambda: refuse(saved is None, problem))
+    assert saved is not None
     theirs.states.memmap = False
     theirs.device, theirs.threads, theirs.data_dir = config.device, config.threads, config.data_dir
     dataset = ranks.in_turn(lambda: datasets.load(theirs))
-    if dataset.picture is None:
-        raise UserError(f"run={source}: was trained on {theirs.dataset.name}, which is no image")
-    fit = make_fit(theirs, dataset, ranks=ranks)
-    fit.load_state_dict(saved.content["fit"], saved.parts)
+    no_image = f"run={source}: was trained on {theirs.dataset.name}, which is no image"
+    ranks.together(lambda: refuse(dataset.picture is None, no_image))
+    fit = ranks.together(lambda: make_fit(theirs, dataset, ranks=ranks))
+    ranks.together(lambda: go_on(fit, saved))
     directory = ranks.lead(lambda: RunDirectory(path, config, dataset.fingerprint()))
     try:
         found = restore_to(path, fit, dataset, theirs.noise is None if keep_observed is None else keep_observed)

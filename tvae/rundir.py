@@ -14,7 +14,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from tvae.check import flat, read_config
-from tvae.checkpoint import NAME, NEW, PARTS, PREVIOUS, write_atomically
+from tvae.checkpoint import DAMAGED, NAME, NEW, PARTS, PREVIOUS, write_atomically
 from tvae.config import Config, UserError
 from tvae.fit import STATES
 
@@ -22,7 +22,7 @@ FINGERPRINT = "data.sha256"
 # Everything a run may write; nothing else in the directory is ever touched.
 IMAGES = ("input.png", "restored.png", "restored.tiff", "uncertainty.png", "uncertainty.tiff")
 REPORTS = ("config.yaml", FINGERPRINT, "metrics.json", "history.csv", "run.log", "figures", "tensorboard")
-OUTPUTS = (*REPORTS, *IMAGES, NAME, PREVIOUS, NEW)
+OUTPUTS = (*REPORTS, *IMAGES, NAME, PREVIOUS, NEW, DAMAGED)
 PATTERNS = (PARTS, STATES.format("*"))
 FIGURES = ("decoder.png", "latents.png", "training.png", "comparison.png")
 # Options that do not change the result, so that a run may go on with others.
@@ -84,6 +84,9 @@ class RunDirectory:
         return named + [file for pattern in PATTERNS for file in sorted(self.path.glob(pattern))]
 
     def _check_owner(self, config: Config, fingerprint: str) -> None:
+        for target in self._outputs():
+            if target.is_symlink():
+                raise UserError(f"{self.path}: {target.name} is a link to elsewhere; name another hydra.run.dir")
         theirs_path = self.path / "config.yaml"
         if not theirs_path.exists():
             for target in self._outputs():

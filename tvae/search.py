@@ -89,6 +89,8 @@ def search(cfg: DictConfig, path: Path, options: Options) -> None:
 
 def start() -> None:
     asks = any(word.startswith("-") for word in sys.argv[1:])  # for help, or for the configuration
+    if {"-h", "--help"} & set(sys.argv):
+        print(__doc__)  # and what Hydra has to say
     options, sys.argv[1:] = take_options(["space=", *sys.argv[1:]] if asks else sys.argv[1:])
 
     @hydra.main(version_base="1.3", config_path=conf_dir(), config_name="config")

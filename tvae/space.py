@@ -20,9 +20,11 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from tvae.app import one_line
 from tvae.check import did_you_mean, flat
 from tvae.config import UserError
+from tvae.rundir import FREE
 
 Space = dict[str, BaseDistribution]
 SPACES = Path(__file__).with_name("spaces")
+NOT_VARIED = (*FREE, "run", "init_from")
 RANGE = ("low", "high", "log", "step")
 
 
@@ -48,6 +50,10 @@ def read_space(name: str, cfg: DictConfig, check: Callable[[str], object]) -> Sp
     space, problems = {}, []
     for option, given in content.items():
         try:
+            if option in NOT_VARIED:
+                raise UserError("is not for a space; give it on the command line, to all trials")
+            if any(name.startswith(f"{option!s}.") for name in known):
+                raise UserError("is a group of options; name one of them")
             if option not in known:
                 raise UserError(f"no such option{did_you_mean(str(option), known)}")
             space[option] = distribution(given)
@@ -82,6 +88,8 @@ def distribution(given: Any) -> BaseDistribution:
         raise UserError("low, high and step must be numbers, log must be true or false")
     if low >= high or (log and low <= 0) or (step is not None and (log or step <= 0)):
         raise UserError("low must be below high, above 0 with log, and a step must be above 0 and go without log")
+    if step is not None and not math.isclose((high - low) / step, max(1, round((high - low) / step))):
+        raise UserError(f"high={high} cannot be reached from low={low} in steps of {step}")
     if all(isinstance(n, int) for n in numbers):
         return IntDistribution(low, high, log=log, step=step or 1)
     return FloatDistribution(low, high, log=log, step=step)

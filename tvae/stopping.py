@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
-from tvae.ranks import rank_here
+from tvae.ranks import Ranks, rank_here
 
 log = logging.getLogger("tvae")
 
@@ -21,14 +22,26 @@ LAUNCHED_BY = "TVAE_LAUNCHED_BY"  # in the environment: the process that has the
 at_work = threading.Lock()  # held by a job
 
 
+class Stop:
+    """Whether a run is asked to stop."""
+
+    def __init__(self) -> None:
+        self.received: list[float] = []  # signals, and when
+        self.is_at_limit = False  # of the time that the job has
+
+    def __call__(self) -> bool:
+        return bool(self.received) or self.is_at_limit
+
+
 @contextmanager
-def stop_on_signal() -> Iterator[Callable[[], bool]]:
+def stop_on_signal() -> Iterator[Stop]:
     """Within, Ctrl-C and SIGTERM make the yielded function true; a second one ends the process at once.
 
     Under torchrun, which hands on what the terminal has sent to all, only after a while. submitit tells of the time
-    limit by SIGUSR2: this, too, makes it true, and is handed on to submitit at the end, which queues the job again.
+    limit by SIGUSR2: this, too, makes it true.
     """
-    received: list[float] = []
+    stop = Stop()
+    received = stop.received
     patience = REPEATED if "TORCHELASTIC_RUN_ID" in os.environ else 0
 
     def note(number: int, frame: object) -> None:
@@ -39,9 +52,8 @@ def stop_on_signal() -> Iterator[Callable[[], bool]]:
             raise KeyboardInterrupt
 
     def note_limit(number: int, frame: object) -> None:
-        limit_received.append(number)
+        stop.is_at_limit = True
 
-    limit_received: list[int] = []
     handlers: dict[int, Callable[[int, Any], None]] = {signal.SIGINT: note, signal.SIGTERM: note}
     if "SUBMITIT_EXECUTOR" in os.environ:
         handlers[signal.SIGUSR2] = note_limit
@@ -50,12 +62,20 @@ def stop_on_signal() -> Iterator[Callable[[], bool]]:
     except ValueError:  # not in the main thread, so no signal arrives here
         before = {}
     try:
-        yield lambda: bool(received or limit_received)
+        yield stop
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        if limit_received:
-            signal.raise_signal(signal.SIGUSR2)
+
+
+def queue_again(ranks: Ranks) -> None:
+    """Let submitit, whose signal told of the time limit, queue the job again; it ends the process that asks for that.
+
+    The leader does, while the others end well, for if one of them failed SLURM would end the leader before it has.
+    """
+    if not ranks.is_leader:
+        sys.exit(0)
+    signal.raise_signal(signal.SIGUSR2)
 
 
 @cache

@@ -8,21 +8,20 @@ under way in a directory nobody holds was left over by a process that ended, and
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+import sqlite3
+from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import optuna
 from hydra import compose
-from hydra.core.global_hydra import GlobalHydra
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from matplotlib.figure import Figure
-from omegaconf import OmegaConf
+from omegaconf import OmegaConf, open_dict
 from optuna.trial import FrozenTrial, Trial, TrialState
+from sqlalchemy.exc import DatabaseError
 
 from tvae import app
-from tvae.check import resolve
+from tvae.check import flat, resolve
 from tvae.checkpoint import DamagedCheckpoint, write_atomically
 from tvae.config import Config, UserError
 from tvae.figures import save_figure
@@ -35,6 +34,8 @@ from tvae.train import train
 log = logging.getLogger("tvae.search")
 
 ENDED = "ended"  # what is noted of trials that did not finish, and how
+GROUPS = ("dataset", "model", "ea", "lr")
+MACHINE = tuple(name for name in FREE if name != "data_dir")  # what an experiment leaves to whoever runs it
 STARTUP = 5  # trials drawn at random before the Gaussian process takes over, and before any is given up
 
 
@@ -48,13 +49,7 @@ class Search:
         path.mkdir(parents=True, exist_ok=True)
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         with locked(path / "search.lock"):
-            self.study = optuna.create_study(
-                storage=f"sqlite:///{path / 'study.db'}",
-                study_name="tvae",
-                direction="maximize",
-                load_if_exists=True,
-                pruner=optuna.pruners.MedianPruner(n_startup_trials=STARTUP),
-            )
+            self.study = open_study(path / "study.db")
             self._check_owner()
 
     def _check_owner(self) -> None:
@@ -116,7 +111,7 @@ class Search:
         that was given up counts with the ELBO it had, one that failed with the lowest so far; both are marked. Another
         process may be quicker with a trial that seemed left over, hence `skip_if_finished`.
         """
-        values = [f"{name}={value}" for name, value in trial.params.items()]
+        values = overrides_of(trial)
         log.info("trial %d: %s", trial.number, "  ".join(values))
         last = None
 
@@ -159,12 +154,32 @@ class Search:
         folder.mkdir(exist_ok=True)
         (self.path / "figures").mkdir(exist_ok=True)
         title = f"{self.objective} {best.value:.6g}, trial {best.number} of {len(self.study.trials)}"
-        content = as_experiment(self.shared, best.params)
+        content = as_experiment([*self.shared, *overrides_of(best)], self.space)
         write_atomically(folder / "best.yaml", f"# @package _global_\n# {title}\n{content}".encode())
         save_figure(self.path / "figures" / "history.png", draw_history(finished, self.objective))
         save_figure(self.path / "figures" / "options.png", draw_options(finished, self.objective))
-        log.info("best: %s: %s", title, "  ".join(f"{name}={value}" for name, value in best.params.items()))
+        log.info("best: %s: %s", title, "  ".join(overrides_of(best)))
         log.info("to run it: python -m tvae.train --config-dir %s experiment=best", self.path)
+
+
+def open_study(path: Path) -> optuna.Study:
+    """The study in an SQLite file, which may be new."""
+
+    def connect() -> sqlite3.Connection:
+        return sqlite3.connect(path, timeout=60, check_same_thread=False)
+
+    try:
+        # The file is named to SQLite itself: in an address some characters of its path would mean something else.
+        storage = optuna.storages.RDBStorage("sqlite:///study.db", engine_kwargs={"creator": connect})
+        return optuna.create_study(
+            storage=storage,
+            study_name="tvae",
+            direction="maximize",
+            load_if_exists=True,
+            pruner=optuna.pruners.MedianPruner(n_startup_trials=STARTUP),
+        )
+    except (DatabaseError, optuna.exceptions.StorageInternalError) as error:
+        raise UserError(f"{path}: not readable as the study of a search ({error.__cause__ or error})") from error
 
 
 def value_of(trial: FrozenTrial) -> float:
@@ -177,23 +192,24 @@ def compose_trial(overrides: list[str]) -> Config:
     return resolve(compose("config", overrides))
 
 
-def as_experiment(shared: list[str], params: dict[str, Any]) -> str:
-    """Overrides and values as the YAML of an experiment: groups in its defaults, values below."""
+def overrides_of(trial: Trial | FrozenTrial) -> list[str]:
+    return [f"{name}={value}" for name, value in trial.params.items()]
+
+
+def as_experiment(overrides: list[str], varied: Container[str]) -> str:
+    """The YAML of an experiment that needs no other: groups, all values unlike theirs, and those that were varied."""
+    cfg = compose("config", overrides, return_hydra_config=True)
+    groups = {name: cfg.hydra.runtime.choices[name] for name in GROUPS}
+    usual = flat(compose("config", [f"{name}={choice}" for name, choice in groups.items()]))
+    with open_dict(cfg):
+        del cfg.hydra
+    OmegaConf.resolve(cfg)
     values = OmegaConf.create()
-    base, groups = [], []
-    wanted = [word for word in shared if word.split("=")[0] not in FREE]
-    for override in OverridesParser.create().parse_overrides(wanted):
-        name, value = override.key_or_group, override.value()
-        if not GlobalHydra.instance().config_loader().get_group_options(name):
+    for name, value in flat(cfg).items():
+        if name in varied or (value != usual[name] and name not in MACHINE):
             OmegaConf.update(values, name, value)
-        elif name == "experiment":
-            base.append(value)
-        else:
-            groups.append({f"override /{name}": value})
-    for name, value in params.items():
-        (parsed,) = OverridesParser.create().parse_overrides([f"{name}={value}"])
-        OmegaConf.update(values, name, parsed.value())
-    return OmegaConf.to_yaml(OmegaConf.create({"defaults": [*base, *groups, "_self_"]})) + OmegaConf.to_yaml(values)
+    defaults = [*({f"override /{name}": choice} for name, choice in groups.items()), "_self_"]
+    return OmegaConf.to_yaml(OmegaConf.create({"defaults": defaults})) + OmegaConf.to_yaml(values)
 
 
 def draw_history(finished: list[FrozenTrial], objective: str) -> Figure:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import secrets
 import time
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
@@ -18,8 +19,8 @@ from tqdm.contrib.logging import logging_redirect_tqdm
 
 from tvae import app, checkpoint, datasets
 from tvae.check import flat
-from tvae.checkpoint import DiskFull
-from tvae.config import Config, ImageConfig, UserError, conf_dir
+from tvae.checkpoint import DiskFull, Saved
+from tvae.config import Config, ImageConfig, UserError, conf_dir, refuse
 from tvae.datasets import Dataset, Picture
 from tvae.device import choose_device
 from tvae.figures import draw_comparison, save_figure
@@ -34,7 +35,7 @@ from tvae.report import Report, Unwritten
 from tvae.restore import Restored, quality, restore, warn_of_blind_patches
 from tvae.rundir import FREE, RunDirectory, read_metrics
 from tvae.states import all_states
-from tvae.stopping import stop_on_signal
+from tvae.stopping import queue_again, stop_on_signal
 from tvae.streams import Stream
 
 log = logging.getLogger("tvae.train")
@@ -53,11 +54,10 @@ def train(
     `keep_observed`: of an incomplete image, restore only the missing pixels; None: unless noise was added.
     `give_up`: asked after every epoch, and ends the run like an interruption.
     """
-    if config.run is not None:
-        raise UserError(f"run={config.run}: is for tvae.denoise and tvae.inpaint, to restore from a run that is there")
     if keep_observed is None:
         keep_observed = config.noise is None
     ranks = join()
+    ranks.together(lambda: refuse(config.run is not None, f"run={config.run}: is for tvae.denoise and tvae.inpaint"))
     config = ranks.in_turn(lambda: complete(config))
     dataset = ranks.in_turn(lambda: datasets.load(config))
     ranks.together(lambda: check_source(config, dataset, path))
@@ -65,6 +65,7 @@ def train(
     ranks.together(lambda: check_ranks(config, dataset, fingerprint, ranks))
     directory = ranks.lead(lambda: RunDirectory(path, config, fingerprint))
     try:
+        check_directory(path, ranks)
         (done, *_) = ranks.gather(read_metrics(path))
         if done is not None and done.get("status") == "finished":
             log.info("%s is finished already; restart=true starts over", path)
@@ -84,11 +85,23 @@ def check_ranks(config: Config, dataset: Dataset, fingerprint: str, ranks: Ranks
     if len(dataset.data) < ranks.size:
         raise UserError(f"{len(dataset.data)} data points: too few for {ranks.size} processes")
     for rank, (theirs, data) in enumerate(found):
-        differing = [f"{name}={theirs[name]}" for name in options if theirs.get(name) != options[name]]
+        names = {*options, *theirs}
+        differing = [f"{name}={theirs.get(name)}" for name in sorted(names) if theirs.get(name) != options.get(name)]
         if differing:
             raise UserError(f"process {rank} was started with other options ({', '.join(differing)})")
         if data != fingerprint:
             raise UserError(f"process {rank} has other data, though its options are the same")
+
+
+def check_directory(path: Path, ranks: Ranks) -> None:
+    """Raise `UserError` unless all ranks see what the leader writes: each of them reads what the others have saved."""
+    (token, *_) = ranks.gather(secrets.token_hex(8))
+    probe = path / checkpoint.PARTS.replace("*", token)  # should it be left over, it goes with the next checkpoint
+    ranks.lead(probe.touch)
+    is_seen = ranks.gather(probe.exists())
+    ranks.lead(lambda: probe.unlink(missing_ok=True))
+    problem = f"{path}: not seen by all processes; hydra.run.dir must be on a file system that their machines share"
+    ranks.together(lambda: refuse(not all(is_seen), problem))
 
 
 def _train(
@@ -104,9 +117,8 @@ def _train(
     history: list[dict[str, Any]] = []
     saved = checkpoint.load_newest(path, ranks)
     if saved is not None:
-        fit.load_state_dict(saved.content["fit"], saved.parts)
+        history = ranks.together(lambda: go_on(fit, saved))
         ranks.lead(lambda: checkpoint.reinstate(saved))
-        history = saved.content["history"]
         log.info("%s: going on after epoch %d", path, fit.epoch)
     elif config.init_from is not None:
         start_from_run(fit, Path(config.init_from), fingerprint)
@@ -147,6 +159,7 @@ def _train(
                         break
                 save()
                 is_over = given_up or fit.epoch == fit.n_epochs or ranks.any(stop())
+            is_at_limit = ranks.any(stop.is_at_limit)
     except LostRank:
         with suppress(DiskFull, OSError):
             report.write("interrupted")
@@ -158,6 +171,8 @@ def _train(
     if given_up:
         raise app.GivenUp(f"given up after epoch {fit.epoch}")
     if fit.epoch < fit.n_epochs:
+        if is_at_limit:
+            queue_again(ranks)
         raise app.Interrupted(f"interrupted in epoch {fit.epoch + 1}; the same command goes on from there")
     if dataset.picture is not None:
         report.facts |= restore_to(path, fit, dataset, keep_observed)
@@ -167,6 +182,13 @@ def _train(
             file.unlink()
     log.info("%s", _summary(metrics, path))
     return metrics
+
+
+def go_on(fit: Fit, saved: Saved) -> list[dict[str, Any]]:
+    """Take over what was saved; returns the reports of the epochs so far."""
+    with checkpoint.understood(saved.path):
+        fit.load_state_dict(saved.content["fit"], saved.parts)
+        return list(saved.content["history"])
 
 
 def tell_time(fit: Fit) -> None:

@@ -37,11 +37,13 @@ def make(options: ArrayConfig) -> Dataset:
 
 
 def open_array(path: Path) -> np.memmap:
-    """The file as an array; nothing is read yet, and nothing that is done to it changes the file."""
+    """The file as an array; nothing is read yet, and nothing can be written."""
     try:
-        array = np.load(path, mmap_mode="c", allow_pickle=False)
+        array = np.load(path, mmap_mode="r", allow_pickle=False)  # any other mode counts against the memory there is
     except (ValueError, EOFError) as error:
         raise UserError(f"{path}: not a NumPy file of numbers ({error})") from error
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from error
     problem = (
         "holds several arrays; must be a .npy file of one" if not isinstance(array, np.memmap)
         else f"is of type {array.dtype}; must be {', '.join(TYPES)}" if str(array.dtype) not in TYPES

@@ -32,7 +32,7 @@ NOT_THERE = "not found"
 @dataclass(frozen=True)
 class NamedFile:
     file: str
-    sha256: str | None  # None: not known, so not checked
+    sha256: str
 
 
 NAMED_FILES = {
@@ -76,11 +76,10 @@ def data_folder(data_dir: str | None) -> Path | None:
     return Path(folder) if folder else None
 
 
-def vanhateren_address(ending: str) -> str:
-    """The folder that van Hateren's images of this file ending are downloaded from."""
+def vanhateren_address() -> str:
+    """The folder that van Hateren's images are downloaded from."""
     base = os.environ.get("TVAE_DATA_URL")
-    folder = f"{base.rstrip('/')}/vanhateren" if base else VANHATEREN_URL
-    return f"{folder}/imc" if ending.lower() == ".imc" else folder
+    return f"{base.rstrip('/')}/vanhateren" if base else VANHATEREN_URL
 
 
 def cache_dir() -> Path:
@@ -94,7 +93,7 @@ def fetch(wanted: NamedFile, addresses: Sequence[str], cache: Path, folder: Path
     `folder`: where the user may put the file instead.
     """
     path = cache / wanted.file
-    if path.is_file() and wanted.sha256 in (None, pooch.file_hash(str(path))):
+    if path.is_file() and wanted.sha256 == pooch.file_hash(str(path)):
         return path
     pooch.get_logger().setLevel("WARNING")
     log.info("downloading %s from %s", wanted.file, addresses[0])

@@ -42,8 +42,7 @@ RAW, ENDINGS = (".iml", ".imc"), (".iml", ".imc", ".tif", ".tiff", ".png")
 HELD_OUT, N_STRIPS = 0.2, 5  # of an image's width; so many strips, where they are wide enough
 CACHE_FORMAT = 2
 EMBEDDED = ("astronaut", "camera", "chelsea", "coffee", "grass", "gravel", "rocket")
-DOWNLOADED = tuple(f"imk{number:05d}.iml" for number in range(1, 11))
-KNOWN_SHA256 = {
+DOWNLOADED = {  # what is fetched where there is nothing, with its SHA-256
     "imk00152.iml": "4c70cbe8dab467c1f820a61efa2496d8dae15b41a892591d0c9e7e230f9b825a",
     "imk00377.iml": "c53831290f70c619bf52f08c62dc085a638c9804b69f3d8af92bc392daaec3ba",
     "imk00405.iml": "d9a7e92f6087cdf7b1db55d7f6b250c760608e55ef020a999d43b7b095808122",
@@ -141,13 +140,10 @@ def vanhateren(options: NaturalConfig, data_dir: str | None) -> list[Source]:
 
 def _fetch(name: str, cache: Path, folder: Path | None) -> Path:
     if Path(name).name != name or Path(name).suffix.lower() not in ENDINGS:
-        raise UserError(f"dataset.images={name}: must be the name of an image file, such as {DOWNLOADED[0]}")
-    was_there, address = (cache / name).is_file(), vanhateren_address(Path(name).suffix)
-    path = fetch(NamedFile(name, KNOWN_SHA256.get(name)), [address], cache, folder)
-    if not was_there and path.suffix.lower() in RAW and path.stat().st_size != 2 * math.prod(RAW_SHAPE):
-        path.unlink()  # not an image: whatever it is, it must not be taken for one the next time
-        raise UserError(f"{name}: what {address} has under this name is no image")
-    return path
+        raise UserError(f"dataset.images={name}: must be the name of an image file, such as {min(DOWNLOADED)}")
+    if name not in DOWNLOADED:
+        raise UserError(f"{name}: not in {folder or 'data_dir'}; only {', '.join(DOWNLOADED)} are downloaded, by hash")
+    return fetch(NamedFile(name, DOWNLOADED[name]), [vanhateren_address()], cache, folder)
 
 
 def read_file(path: Path) -> np.ndarray:
