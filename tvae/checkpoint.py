@@ -185,8 +185,10 @@ def _write_newest(directory: Path, content: dict[str, Any]) -> None:
 def _remove_other_parts(directory: Path, newest: set[str | None]) -> None:
     """Those that are neither the newest checkpoint's nor the previous one's, if they can be: they only take room."""
     with suppress(OSError):
-        wanted = newest | _files_of(directory / PREVIOUS)
-        for file in (*directory.glob(PARTS), *directory.glob(f".{PARTS}.partial")):
+        files = (*directory.glob(PARTS), *directory.glob(f".{PARTS}.partial"))
+        others = [file for file in files if file.name not in newest]
+        wanted = _files_of(directory / PREVIOUS) if others else set()
+        for file in others:
             if file.name not in wanted:
                 file.unlink(missing_ok=True)
 
