@@ -106,7 +106,9 @@ def costs(found: list[dict[str, Any]]) -> tuple[float, float, float]:
     small, large = rows[0], rows[-1]
     per_point = (step(large, "one") - step(small, "one")) / (large["batch"] - small["batch"])
     fixed = max(0.0, step(small, "one") - per_point * small["batch"])
-    waiting = step(small, "two") - per_point * most_of(small["batch"] / 2, 2) - fixed
+    # By the small minibatch alone: a data point may take less in it than in a large one, which leaves the caches.
+    share = most_of(small["batch"] / 2, 2) / small["batch"]
+    waiting = step(small, "two") - share * (step(small, "one") - fixed) - fixed
     return per_point, fixed, max(0.0, waiting)
 
 
