@@ -27,8 +27,8 @@ from scipy.optimize import linear_sum_assignment
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import Tensor
 
+from tvae.atomic import write_atomically
 from tvae.check import read_config
-from tvae.checkpoint import write_atomically
 from tvae.config import BarsConfig, UserError
 from tvae.datasets.bars import bar_images, inhibited_pairs, make
 from tvae.figures import as_grid, save_figure

@@ -32,7 +32,7 @@ import numpy as np
 import torch
 
 from tvae import fit as fit_module
-from tvae.checkpoint import write_atomically
+from tvae.atomic import write_atomically
 from tvae.config import Config, EaConfig, ImageConfig, LrConfig, ModelConfig, StatesConfig, UserError
 from tvae.datasets import Dataset, images
 from tvae.device import machine

@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from tvae.atomic import write_atomically
 from tvae.check import read_config
-from tvae.checkpoint import write_atomically
 from tvae.config import Config
 from tvae.figures import save_figure
 from tvae.rundir import FINGERPRINT, read_metrics

@@ -29,7 +29,7 @@ from skimage.restoration import (
     inpaint_biharmonic,
 )
 
-from tvae.checkpoint import write_atomically
+from tvae.atomic import write_atomically
 from tvae.config import UserError
 from tvae.datasets.images import add_noise, drop_pixels
 from tvae.datasets.named import read_named

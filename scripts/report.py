@@ -22,7 +22,7 @@ import numpy as np
 from PIL import Image
 
 from scripts import tables
-from tvae.checkpoint import write_atomically
+from tvae.atomic import write_atomically
 from tvae.config import UserError
 from tvae.rundir import read_metrics
 

@@ -16,7 +16,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from scripts.bench import SETTINGS, measure
-from tvae.checkpoint import write_atomically
+from tvae.atomic import write_atomically
 from tvae.device import machine
 from tvae.figures import save_figure
 

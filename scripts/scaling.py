@@ -31,7 +31,7 @@ import numpy as np
 import torch
 
 from scripts import chaos
-from tvae.checkpoint import write_atomically
+from tvae.atomic import write_atomically
 from tvae.datasets.images import add_noise
 from tvae.datasets.named import camera
 from tvae.device import machine

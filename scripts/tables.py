@@ -23,8 +23,8 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from tvae.atomic import write_atomically
 from tvae.check import read_config
-from tvae.checkpoint import write_atomically
 from tvae.config import UserError
 from tvae.rundir import read_metrics
 

@@ -10,7 +10,7 @@ from conftest import small_config
 
 from tvae import checkpoint, datasets, mapped
 from tvae import fit as fit_module
-from tvae.checkpoint import DiskFull
+from tvae.atomic import DiskFull
 from tvae.config import ArrayConfig, ModelConfig, StatesConfig, UserError
 from tvae.datasets import Dataset, bars
 from tvae.datasets.array import make, open_array

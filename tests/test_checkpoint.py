@@ -3,12 +3,14 @@ import os
 import pickle
 import resource
 import zipfile
+from contextlib import contextmanager
 
 import pytest
 import torch
 
 from tvae import checkpoint
-from tvae.checkpoint import DamagedCheckpoint, DiskFull, copy_rows, shape_of
+from tvae.atomic import DiskFull, write_atomically
+from tvae.checkpoint import DamagedCheckpoint, copy_rows, shape_of
 
 
 def content(value=1.0):
@@ -112,7 +114,7 @@ def test_a_link_is_not_followed(tmp_path):
     mine = tmp_path / "mine"
     mine.write_bytes(b"dear to me")
     (tmp_path / ".a.json.partial").symlink_to(mine)
-    checkpoint.write_atomically(tmp_path / "a.json", b"new")
+    write_atomically(tmp_path / "a.json", b"new")
     assert mine.read_bytes() == b"dear to me"
     assert (tmp_path / "a.json").read_bytes() == b"new"
 
@@ -189,18 +191,24 @@ def test_a_damaged_part_makes_its_checkpoint_damaged(tmp_path, monkeypatch, capl
     assert equal(checkpoint.load_newest(tmp_path).content, content(2))
 
 
+@contextmanager
+def small_files():
+    """No file may have more than 20 kB."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
 def test_no_room_for_a_part(tmp_path, monkeypatch):
     """The limit is one that the system sets: the write itself fails."""
     monkeypatch.setattr(checkpoint, "HELD_BYTES", 0)
     checkpoint.save(tmp_path, content(1), [{"states": rows(0, 5)}])
     before = sorted(p.name for p in tmp_path.iterdir())
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
-    try:
-        with pytest.raises(DiskFull, match="File too large"):
-            checkpoint.save(tmp_path, content(2), [{"states": rows(0, 5)}, {"states": rows(0, 50_000)}])
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with small_files(), pytest.raises(DiskFull, match="File too large"):
+        checkpoint.save(tmp_path, content(2), [{"states": rows(0, 5)}, {"states": rows(0, 50_000)}])
     assert sorted(p.name for p in tmp_path.iterdir()) == before
     assert equal(checkpoint.load_newest(tmp_path).content, content(1))
 
@@ -210,14 +218,10 @@ def test_no_room_for_the_list_of_parts(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint, "HELD_BYTES", 0)
     checkpoint.save(tmp_path, content(1), [{"states": rows(0, 5)}])
     before = sorted(p.name for p in tmp_path.iterdir())
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
-    try:
+    with small_files():
         for _ in range(2):
             with pytest.raises(DiskFull):
                 checkpoint.save(tmp_path, {"fit": torch.zeros(20_000)}, [{"states": rows(0, 5)}])
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert sorted(p.name for p in tmp_path.iterdir()) == before
 
 

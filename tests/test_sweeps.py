@@ -57,37 +57,35 @@ def test_repetition_finishes_only_what_is_missing():
     assert [p.parent.name for p in before if before[p] != after[p]] == ["seed_1"]
 
 
-def test_jobs_of_joblib_share_the_cores_and_end_with_the_sweep():
-    """A sweep that is killed leaves no processes behind; its jobs save what they have."""
+@pytest.fixture
+def sweeping():
+    """Two jobs that would take for ever, side by side."""
     pytest.importorskip("hydra_plugins.hydra_joblib_launcher", reason="pip install '.[joblib]'")
     options = ["seed=0,1", "epochs=100000", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "hydra.sweep.dir=out"]
     words = [sys.executable, "-m", "tvae.train", "-m", *SMALL, *options, "hydra.sweep.subdir=seed_${seed}"]
     with open("log", "w") as log:
-        sweeping = subprocess.Popen(words, stderr=log)
+        process = subprocess.Popen(words, stderr=log)
     try:
         wait_until(lambda: {"seed_0: epoch 1/100000", "seed_1: epoch 1/100000"} <= starts_of("log"))
+        yield process
     finally:
-        sweeping.kill()
+        process.kill()
+
+
+def test_jobs_of_joblib_share_the_cores_and_end_with_the_sweep(sweeping):
+    """A sweep that is killed leaves no processes behind; its jobs save what they have."""
+    sweeping.kill()
     wait_until(lambda: statuses("out") == {"seed_0": "interrupted", "seed_1": "interrupted"})
     wait_until(lambda: not jobs_in(Path.cwd()))
     threads = max(1, (os.cpu_count() or 1) // 2)
     assert f"threads: {threads}" in Path("out/seed_0/config.yaml").read_text()
 
 
-def test_a_job_that_is_killed_with_joblib_is_told():
-    pytest.importorskip("hydra_plugins.hydra_joblib_launcher", reason="pip install '.[joblib]'")
-    options = ["seed=0,1", "epochs=100000", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "hydra.sweep.dir=out"]
-    words = [sys.executable, "-m", "tvae.train", "-m", *SMALL, *options, "hydra.sweep.subdir=seed_${seed}"]
-    with open("log", "w") as log:
-        sweeping = subprocess.Popen(words, stderr=log)
-    try:
-        wait_until(lambda: {"seed_0: epoch 1/100000", "seed_1: epoch 1/100000"} <= starts_of("log"))
-        children = Path(f"/proc/{sweeping.pid}/task/{sweeping.pid}/children").read_text().split()
-        job = next(pid for pid in children if b"LokyProcess" in Path(f"/proc/{pid}/cmdline").read_bytes())
-        os.kill(int(job), signal.SIGKILL)
-        assert sweeping.wait(60) == 1
-    finally:
-        sweeping.kill()
+def test_a_job_that_is_killed_with_joblib_is_told(sweeping):
+    children = Path(f"/proc/{sweeping.pid}/task/{sweeping.pid}/children").read_text().split()
+    job = next(pid for pid in children if b"LokyProcess" in Path(f"/proc/{pid}/cmdline").read_bytes())
+    os.kill(int(job), signal.SIGKILL)
+    assert sweeping.wait(60) == 1
     assert "a job was killed, perhaps for want of memory" in Path("log").read_text()
     assert "Traceback" not in Path("log").read_text()
     wait_until(lambda: not jobs_in(Path.cwd()))

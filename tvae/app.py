@@ -31,8 +31,9 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from tvae import config as configuration
+from tvae.atomic import NO_ROOM, DiskFull
 from tvae.check import did_you_mean, resolve
-from tvae.checkpoint import NO_ROOM, DamagedCheckpoint, DiskFull
+from tvae.checkpoint import DamagedCheckpoint
 from tvae.config import Config, UserError
 from tvae.device import n_cores
 from tvae.fit import TrainingFailed

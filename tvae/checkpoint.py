@@ -11,7 +11,6 @@ written last and lists them in the order of the data points, so that any number 
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import logging
 import os
@@ -25,6 +24,7 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
+from tvae.atomic import atomic_file, sync_names
 from tvae.ranks import ALONE, LostRank, Ranks
 
 log = logging.getLogger(__name__)
@@ -34,17 +34,12 @@ DAMAGED = "checkpoint.damaged.pt"
 PARTS = "checkpoint.part-*.pt"
 COMMENT_LENGTH = 64
 HELD_BYTES = 1 << 28  # of states that one rank alone writes into the checkpoint itself
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class DamagedCheckpoint(Exception):
     """A file that is not, or no longer, what was written."""
 
     is_shared = False  # by all ranks
-
-
-class DiskFull(Exception):
-    """Something could not be written: exit code 1."""
 
 
 @dataclass(frozen=True)
@@ -66,43 +61,6 @@ class Saved:
     path: Path
     content: dict[str, Any]
     parts: list[Part]
-
-
-@contextmanager
-def atomic_file(path: Path) -> Iterator[BinaryIO]:
-    """A file to write that becomes `path` at the end; a reader sees the old file or the new one and nothing between."""
-    temporary = path.with_name(f".{path.name}.partial")
-    try:
-        temporary.unlink(missing_ok=True)
-        with open(temporary, "x+b") as file:  # a new one: never what a link of this name leads to
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        _sync_names(path.parent)
-    except OSError as error:
-        if error.errno in NO_ROOM:
-            raise DiskFull(
-                f"{path}: cannot be written ({error.strerror}); what was there before is unchanged"
-            ) from None
-        raise
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _sync_names(directory: Path) -> None:
-    """Let what was renamed in it survive a loss of power, where the system can."""
-    with suppress(OSError):
-        handle = os.open(directory, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    with atomic_file(path) as file:
-        file.write(content)
 
 
 def save(
@@ -178,7 +136,7 @@ def _write_newest(directory: Path, content: dict[str, Any]) -> None:
         except OSError:  # a file system without links
             os.replace(newest, previous)
     os.replace(new, newest)
-    _sync_names(directory)
+    sync_names(directory)
     _remove_other_parts(directory, {entry["file"] for entry in content["parts"]})
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from tvae.checkpoint import write_atomically
+from tvae.atomic import write_atomically
 from tvae.datasets import Dataset, Picture
 from tvae.fit import Fit
 from tvae.inference import e_step

@@ -20,7 +20,7 @@ from PIL import Image as Pillow
 from PIL import ImageOps, UnidentifiedImageError
 
 from tvae import png16
-from tvae.checkpoint import write_atomically
+from tvae.atomic import write_atomically
 from tvae.config import UserError
 
 TIFF_SIGNATURES = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")

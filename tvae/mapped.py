@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tvae.checkpoint import DiskFull
+from tvae.atomic import DiskFull
 from tvae.states import put_rows
 
 ROWS_BETWEEN = 256  # rows touched before pages are dropped: with a row the system maps what lies around it, up to 2 MB

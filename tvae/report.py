@@ -14,8 +14,8 @@ import numpy as np
 from torch.utils.tensorboard import SummaryWriter
 
 import tvae
+from tvae.atomic import write_atomically
 from tvae.check import flat
-from tvae.checkpoint import write_atomically
 from tvae.datasets import Dataset
 from tvae.device import machine
 from tvae.figures import as_grid, draw_decoder, draw_latents, draw_training, one_hot_outputs, save_figure

@@ -13,8 +13,9 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from tvae.atomic import write_atomically
 from tvae.check import flat, read_config
-from tvae.checkpoint import DAMAGED, NAME, NEW, PARTS, PREVIOUS, write_atomically
+from tvae.checkpoint import DAMAGED, NAME, NEW, PARTS, PREVIOUS
 from tvae.config import Config, UserError
 from tvae.fit import STATES
 

@@ -21,8 +21,9 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from sqlalchemy.exc import DatabaseError
 
 from tvae import app
+from tvae.atomic import write_atomically
 from tvae.check import flat, resolve
-from tvae.checkpoint import DamagedCheckpoint, write_atomically
+from tvae.checkpoint import DamagedCheckpoint
 from tvae.config import Config, UserError
 from tvae.figures import save_figure
 from tvae.fit import Epoch, TrainingFailed

@@ -18,8 +18,9 @@ from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from tvae import app, checkpoint, datasets
+from tvae.atomic import DiskFull
 from tvae.check import flat
-from tvae.checkpoint import DiskFull, Saved
+from tvae.checkpoint import Saved
 from tvae.config import Config, ImageConfig, UserError, conf_dir, refuse
 from tvae.datasets import Dataset, Picture
 from tvae.device import choose_device

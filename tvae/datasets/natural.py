@@ -27,7 +27,7 @@ import skimage
 import torch
 from numpy.lib.stride_tricks import sliding_window_view
 
-from tvae.checkpoint import atomic_file
+from tvae.atomic import atomic_file
 from tvae.config import Config, NaturalConfig, UserError
 from tvae.datasets import Dataset
 from tvae.datasets.named import NamedFile, cache_dir, data_folder, fetch, vanhateren_address
