@@ -48,6 +48,7 @@ tr.measured { background: #2a72 ; }
 tr.cited { opacity: 0.8; font-style: italic; }
 .grid { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fit, minmax(min(15rem, 100%), 1fr)); }
 figure { margin: 0; }
+figure:has(img[alt="training"]) { grid-column: 1 / -1; max-width: 56rem; }
 img { width: 100%; height: auto; display: block; }
 figcaption { font-size: 0.85rem; }
 li { font-size: 0.9rem; overflow-wrap: anywhere; }
