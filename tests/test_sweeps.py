@@ -106,7 +106,7 @@ def starts_of(log):
     return {line.partition("  ")[0] for line in Path(log).read_text().splitlines()}
 
 
-def wait_until(is_true, seconds=60):
+def wait_until(is_true, seconds=120):
     end = time.monotonic() + seconds
     while not is_true():
         assert time.monotonic() < end
