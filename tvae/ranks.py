@@ -104,11 +104,17 @@ class Ranks:
         """The value of every rank, on all of them."""
         if self.is_alone:
             return [value]
-        values = [None] * self.size
+        content = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
+        n_bytes = [int(n) for n in self._gather(torch.tensor([len(content)]))]
+        found = self._gather(torch.nn.functional.pad(content, (0, max(n_bytes) - len(content))))
+        return [pickle.loads(row[:n].numpy().tobytes()) for row, n in zip(found, n_bytes, strict=True)]
+
+    def _gather(self, tensor: Tensor) -> list[Tensor]:
+        """The tensor of every rank, all of one shape. torch's own gathering of objects would not hear signals."""
+        found = [torch.empty_like(tensor) for _ in range(self.size)]
         with _connected():
-            _wait(dist.all_reduce(torch.zeros(1), async_op=True))  # until all have come; the rest takes no time
-            dist.all_gather_object(values, value)
-        return values
+            _wait(dist.all_gather(found, tensor, async_op=True))
+        return found
 
     def together(self, action: Callable[[], Result]) -> Result:
         """The action on every rank; what goes wrong on one of them is raised on all."""
