@@ -67,8 +67,8 @@ OmegaConf.register_new_resolver("run_name", run_name, replace=True)
 
 
 KILLED = (
-    ", perhaps for want of memory, and the others were stopped; the same command goes on with what is missing, and "
-    "needs less memory with fewer jobs at a time (hydra.launcher.n_jobs)"
+    "a job was killed, perhaps for want of memory, and the others were stopped; the same command goes on "
+    "with what is missing, and needs less memory with fewer jobs at a time (hydra.launcher.n_jobs)"
 )
 FAILURES = "TVAE_FAILURES"  # in the environment: the file to which jobs of a multirun add what went wrong
 
@@ -190,7 +190,7 @@ def _give_up(error: Exception) -> None:
     elif isinstance(error, RuntimeError) and "srun" in str(error):
         lines, code = ["hydra/launcher: this machine is no part of a SLURM cluster (there is no srun)"], 2
     elif type(error).__name__ == "TerminatedWorkerError":  # joblib's
-        lines, code = [f"a job was killed{KILLED}"], 1
+        lines, code = [KILLED], 1
     elif type(error).__module__.startswith("submitit."):  # of a job on another machine; its text ends with the cause
         lines, code = [str(error).strip().splitlines()[-1]], 1
     else:
