@@ -61,23 +61,24 @@ bars: $(VENV)/.installed-joblib  ## the paper's first experiment: ten seeds each
 	$(BEGIN) $(SWEEP) experiment=bars,bars_correlated seed=0,1,2,3,4,5,6,7,8,9 hydra.sweep.dir=outputs/bars/runs $(OR) \
 	$(BIN)/python -m scripts.bars $(OR) exit $$status
 
-NATURAL := $(BIN)/python -m tvae.train -m hydra.sweep.dir=outputs/natural
+NATURAL_DIR := outputs/natural/$(BUDGET)
+NATURAL := $(BIN)/python -m tvae.train -m hydra.sweep.dir=$(NATURAL_DIR)
 SEEDS ?= 0,1,2
 # epochs from where the linear decoder has ended
 AFTER ?= $(if $(SUFFIX),20,100)
 
 natural: $(VENV)/.installed  ## the paper's second: whitened patches, linear to deep; SEEDS=0 AFTER=100 OPTIONS="..."
 	$(BEGIN) $(NATURAL) experiment=natural_linear seed=$(SEEDS) hydra.sweep.subdir='linear_$${seed}' $(OPTIONS) $(OR) \
-	$(NATURAL) experiment=natural_deep seed=$(SEEDS) init_from='outputs/natural/linear_$${seed}' \
+	$(NATURAL) experiment=natural_deep seed=$(SEEDS) init_from='$(NATURAL_DIR)/linear_$${seed}' \
 		hydra.sweep.subdir='deep_$${seed}' epochs=$(AFTER) $(OPTIONS) $(OR) \
-	$(NATURAL) experiment=natural_linear seed=$(SEEDS) init_from='outputs/natural/linear_$${seed}' \
+	$(NATURAL) experiment=natural_linear seed=$(SEEDS) init_from='$(NATURAL_DIR)/linear_$${seed}' \
 		hydra.sweep.subdir='continued_$${seed}' epochs=$(AFTER) $(OPTIONS) $(OR) \
-	$(BIN)/python -m scripts.natural $(OR) exit $$status
+	$(BIN)/python -m scripts.natural $(NATURAL_DIR) $(OR) exit $$status
 
-natural-h: $(VENV)/.installed  ## time and ELBO against the number of latents, up to 1000
+natural-h: $(VENV)/.installed  ## time and ELBO against the number of latents, up to 1000; BUDGET=paper for 100,000 patches
 	$(BEGIN) $(NATURAL) experiment=natural_h1000 model.n_latents=100,200,300,500,1000 \
-		hydra.sweep.subdir='h_$${model.n_latents}' $(OPTIONS) $(OR) \
-	$(BIN)/python -m scripts.natural $(OR) exit $$status
+		hydra.sweep.subdir='h_$${model.n_latents}' $(if $(SUFFIX),n_patches=20000 epochs=30) $(OPTIONS) $(OR) \
+	$(BIN)/python -m scripts.natural $(NATURAL_DIR) $(OR) exit $$status
 
 table1: peers $(VENV)/.installed-joblib  ## house, 8x8 patches, 64 latents, sigma 15, 25, 50, beside other systems; BUDGET=quick or paper
 	$(BEGIN) $(SWEEP) experiment=table1$(SUFFIX) $(OR) \

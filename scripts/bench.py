@@ -77,7 +77,7 @@ def make_training(setting: dict[str, Any], folder: Path) -> Fit:
 
 
 def batches(fit: Fit, n_points: int) -> list[torch.Tensor]:
-    order = torch.randperm(len(fit.data), generator=torch.Generator().manual_seed(0))[:n_points]
+    order = torch.randperm(len(fit.points.own), generator=torch.Generator().manual_seed(0))[:n_points]
     return list(order.split(BATCH))
 
 
@@ -123,8 +123,8 @@ def dense_visit(fit: Fit) -> Callable[[torch.Tensor, int], None]:
     model, ea = fit.model, fit.config.ea
 
     def visit(index: torch.Tensor, seed: int) -> None:
-        x, rng = fit.data[index], Stream(seed, index)
-        z = unpack(fit.states[index], model.n_latents)
+        x, rng = fit.points.data[index], Stream(seed, index)
+        z = unpack(fit.points.states[index], model.n_latents)
         n_states = z.shape[1]
         with torch.no_grad():
             pools, values = [z], [model.log_joint(x, z)]
@@ -138,7 +138,7 @@ def dense_visit(fit: Fit) -> Callable[[torch.Tensor, int], None]:
             kept = keep_best(value, codes(pack(every), z.shape[2]), n_states)
             z = every.gather(1, kept[..., None].expand(-1, -1, z.shape[2]))
             weights = value.gather(1, kept).softmax(1)
-            fit.states[index] = pack(z)
+            fit.points.states[index] = pack(z)
         fit.optimiser.zero_grad()
         error = (model.decoder(z) - x[:, None]).square().sum(-1)
         ((weights * error).sum() / (2 * model.sigma2 * len(x))).backward()
@@ -178,11 +178,11 @@ def measure_training(
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     sizes = fit.model.decoder.sizes
     n_evaluated = setting["states"] + math.prod(setting["ea"])
-    scale = len(fit.data) / n_visited
+    scale = len(fit.points.own) / n_visited
     median = float(np.median(times))
     flops = 2 * n_evaluated * n_visited * sum(a * b for a, b in pairwise(sizes))
     found = {
-        "n_points": len(fit.data),
+        "n_points": len(fit.points.own),
         "n_visited": n_visited,
         "seconds_per_epoch": median * scale,
         "seconds_per_epoch_min": min(times) * scale,
@@ -196,7 +196,7 @@ def measure_training(
     found["phases"]["rest"] = 1 - sum(found["phases"].values())
     if with_dense:
         few = indices[: max(2, len(indices) // 20)]
-        dense = visit_all(dense_visit(fit), few, 99) * len(fit.data) / sum(map(len, few))
+        dense = visit_all(dense_visit(fit), few, 99) * len(fit.points.own) / sum(map(len, few))
         found["seconds_per_epoch_dense"] = dense
     return found
 

@@ -1,6 +1,6 @@
 """The paper's scalability experiment (section 4): judge the runs of `make natural` and draw its figures.
 
-    python -m scripts.natural [outputs/natural]
+    python -m scripts.natural [outputs/natural/quick]
 
 From the folders linear_SEED, deep_SEED and continued_SEED: the ELBO over epochs, of a linear decoder and of a deep one
 and a linear one that both go on from where it ended, and what the deep one gains. From the folders h_NUMBER, runs that
@@ -176,7 +176,7 @@ def draw_sweep(found: dict[str, Any]) -> Figure:
     return figure
 
 
-def main(folder: str = "outputs/natural") -> None:
+def main(folder: str = "outputs/natural/quick") -> None:
     out = Path(folder)
     triples, sweep = load_triples(out), load_sweep(out)
     summary = {}

@@ -29,7 +29,8 @@ from tvae.rundir import read_metrics
 TABLES = {"table1": "Table 1", "table2": "Table 2", "table-n2v": "Beside noise2void", "inpainting": "Inpainting"}
 FIGURES = {  # experiments with figures and tables of their own
     "bars": "Bars (Appendix B)",
-    "natural": "Natural image patches",
+    "natural/quick": "Natural image patches",
+    "natural/paper": "Natural image patches, the paper's epochs",
     "bench": "Speed",
     "runtime": "Growth of the time",
     "scaling": "Many processes",

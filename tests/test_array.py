@@ -9,7 +9,7 @@ import torch
 from conftest import small_config
 
 from tvae import checkpoint, datasets, mapped
-from tvae import fit as fit_module
+from tvae import points as points_module
 from tvae.atomic import DiskFull
 from tvae.config import ArrayConfig, ModelConfig, StatesConfig, UserError
 from tvae.datasets import Dataset, bars
@@ -52,7 +52,7 @@ def test_training_is_the_same_as_in_memory(data, memmap, tmp_path):
     config.states.memmap = False
     in_memory = Fit(config, Dataset(torch.from_numpy(values), (4, 4)), CPU)
     assert [e.elbo for e in from_file.epochs()] == [e.elbo for e in in_memory.epochs()]
-    assert torch.equal(from_file.states, in_memory.states)
+    assert torch.equal(from_file.points.states, in_memory.points.states)
     assert path.read_bytes() == before
 
 
@@ -64,7 +64,7 @@ def test_other_types(tmp_path, dtype):
     dataset = datasets.load(config)
     assert dataset.shape == (3, 5)
     fit = Fit(config, dataset, CPU)
-    x, _ = fit.rows(torch.tensor([3, 7]))
+    x, _ = fit.points.rows(torch.tensor([3, 7]))
     expected = (values.reshape(40, 15)[[3, 7]] - values.astype(float).mean()) / values.astype(float).std()
     assert np.allclose(x.numpy(), expected, atol=1e-5)
     assert x.dtype == torch.float32
@@ -143,7 +143,7 @@ def test_little_is_resident_at_any_time(tmp_path, monkeypatch):
     """Making states, looking at the data, training, saving and loading: each would touch all of the files."""
     monkeypatch.setattr(mapped, "ROWS_BETWEEN", 64)
     monkeypatch.setattr(datasets, "ROWS_BETWEEN", 64)
-    monkeypatch.setattr(fit_module, "PART_BYTES", 1 << 22)
+    monkeypatch.setattr(points_module, "PART_BYTES", 1 << 22)
     monkeypatch.setattr(checkpoint, "HELD_BYTES", 0)
     n_points, most = 200_000, 0.0
     np.save(tmp_path / "data.npy", np.random.default_rng(0).random((n_points, 256), dtype=np.float32))  # 195 MB

@@ -34,7 +34,7 @@ def test_a_training_step_waits_for_nothing_and_stays_on_its_device(model, ea, ma
         dataset = Dataset(dataset.data, dataset.shape, random_mask(*dataset.data.shape))
     fit = Fit(config, dataset, META)
     fit.visit(torch.arange(16, device=META), seed=0)
-    tensors = [*fit.model.parameters(), *fit.model.buffers(), fit.states, *fit.totals.sums.values()]
+    tensors = [*fit.model.parameters(), *fit.model.buffers(), fit.points.states, *fit.totals.sums.values()]
     assert {tensor.device for tensor in tensors} == {META}
 
 

@@ -29,9 +29,9 @@ CPU = torch.device("cpu")
 def slow_training(config, dataset):
     """ELBO of each epoch: Algorithm 1 with the visit of reference.py, autograd through every state, in float64."""
     fit = Fit(config, dataset, CPU)  # for its start: states and units
-    data, n_latents = fit.data.double(), config.model.n_latents
+    data, n_latents = fit.points.data.double(), config.model.n_latents
     model = make_model(config, dataset, fit.units).double()
-    sets = [[tuple(z) for z in unpack(rows, n_latents, torch.int64).tolist()] for rows in fit.states]
+    sets = [[tuple(z) for z in unpack(rows, n_latents, torch.int64).tolist()] for rows in fit.points.states]
     optimiser = torch.optim.Adam(model.decoder.parameters(), lr=config.lr.min)
     schedule = make_schedule(optimiser, config.lr, fit.n_batches, config.epochs)
     elbos = []
@@ -96,8 +96,9 @@ def test_the_default_pruning_hardly_turns_the_gradient_of_a_trained_model():
     config.states = StatesConfig(n_states=32)
     fit = Fit(config, datasets.load(config), CPU)
     list(fit.epochs())
-    x, index = fit.data[:16], torch.arange(16)  # a minibatch: over all data the gradient of a trained model vanishes
-    step = e_step(fit.model, config.ea, x, fit.states[:16], Stream(0, index))
+    # a minibatch: over all data the gradient of a trained model vanishes
+    x, index = fit.points.data[:16], torch.arange(16)
+    step = e_step(fit.model, config.ea, x, fit.points.states[:16], Stream(0, index))
     parameters = list(fit.model.decoder.parameters())
     flat = [
         torch.cat([g.flatten() for g in torch.autograd.grad(decoder_loss(fit.model, x, rows), parameters)])

@@ -9,8 +9,9 @@ from tvae import datasets
 from tvae.checkpoint import Part
 from tvae.config import BarsConfig, LrConfig, ModelConfig, StatesConfig
 from tvae.datasets import Dataset, Units, bars, units_of
-from tvae.fit import STATES, Fit, TrainingFailed
+from tvae.fit import Fit, TrainingFailed
 from tvae.model import log_likelihood
+from tvae.points import STATES
 from tvae.states import all_states
 from tvae.train import known_facts
 
@@ -55,7 +56,7 @@ def test_stopping_anywhere_and_going_on_changes_nothing(solver):
         elbos += [r.elbo for r in second.epochs()]
         assert elbos == expected
         assert same(second.state_dict(), whole.state_dict())
-        assert torch.equal(second.states, whole.states)
+        assert torch.equal(second.points.states, whole.points.states)
 
 
 def test_states_in_a_file_are_the_same_states(tmp_path):
@@ -67,7 +68,7 @@ def test_states_in_a_file_are_the_same_states(tmp_path):
     in_file = Fit(config, dataset, CPU, tmp_path)
     assert [r.elbo for r in in_file.epochs()] == expected
     stored = torch.frombuffer(bytearray((tmp_path / STATES.format(0)).read_bytes()), dtype=torch.uint8)
-    assert torch.equal(stored.view(in_memory.states.shape), in_memory.states)
+    assert torch.equal(stored.view(in_memory.points.states.shape), in_memory.points.states)
 
 
 def test_same_seed_same_result_other_seed_another():

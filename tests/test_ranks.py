@@ -20,7 +20,7 @@ from scripts import chaos
 from tvae import checkpoint, ranks, stopping
 from tvae.config import UserError
 from tvae.ranks import LostRank, Ranks, _agree
-from tvae.train import check_directory
+from tvae.rundir import check_directory
 
 BARS = ["dataset=bars", "dataset.n_points=61", "states.n_states=16", "batch_size=16", "epochs=4", "precision=float64"]
 LINEAR = ["dataset=natural", "model=linear", "n_patches=131", "model.n_latents=20", "dataset.patch_size=4", "epochs=3",

@@ -68,9 +68,9 @@ def draw_decoder(fit: Fit, dataset: Dataset) -> Figure:
 @torch.no_grad()
 def draw_latents(fit: Fit) -> Figure:
     """`pi`, sorted, and how many latents are on under q, over (at most 4096) data points."""
-    index = torch.arange(min(len(fit.data), 4096), device=fit.device)
-    x, observed = fit.rows(index)
-    rows = weighty_states(e_step(fit.model, fit.config.ea, x, fit.states[index], None, observed), 1e-3)
+    index = torch.arange(min(len(fit.points.own), 4096), device=fit.device)
+    x, observed = fit.points.rows(index)
+    rows = weighty_states(e_step(fit.model, fit.config.ea, x, fit.points.take_states(index), None, observed), 1e-3)
     n_on = unpack(rows.packed, fit.model.n_latents).sum(1)
     figure = Figure(figsize=(8, 3.5), layout="constrained")
     left, right = figure.subplots(1, 2)

@@ -21,12 +21,12 @@ import torch
 from torch import Tensor
 
 from tvae.adam import Adam
-from tvae.checkpoint import Part, copy_rows
+from tvae.checkpoint import Part
 from tvae.config import Config
 from tvae.datasets import Dataset, Units, known_values, units_of
 from tvae.decoder import Decoder
 from tvae.device import choose_device, choose_threads
-from tvae.inference import e_step
+from tvae.inference import EStep, e_step
 from tvae.learning import (
     Totals,
     make_schedule,
@@ -35,16 +35,13 @@ from tvae.learning import (
     update_prior_and_noise,
     weighty_states,
 )
-from tvae.mapped import Files
 from tvae.model import Model
 from tvae.native import has_gradient, supports, torch_on_one_thread
+from tvae.points import Points
 from tvae.ranks import ALONE, Ranks
-from tvae.states import init_states, put_rows
 from tvae.streams import Stream, derive, generator
 
-STATES = "states.{}.bin"  # the file of a rank's states, where they do not fit into memory
 ASKED_EVERY = 50  # minibatches
-PART_BYTES = 1 << 27  # of states, in one part of a checkpoint
 
 
 class TrainingFailed(Exception):
@@ -77,31 +74,23 @@ class Fit:
         ranks: Ranks = ALONE,
     ):
         """`folder`: of the states, where they are to be in a file."""
-        self.config, self.ranks = config, ranks
-        self.n_points = len(dataset.data)
-        self.own = ranks.part(self.n_points)  # the data points of this rank, which `data` and `states` hold
-        self.dtype: torch.dtype = getattr(torch, config.precision)
+        self.config, self.ranks, self.device = config, ranks, device
         self.units = units_of(dataset, config.dataset.standardise)
-        self.device = device
-        own = slice(self.own.start, self.own.stop)
-        self.files = Files(dataset.file)
-        self.is_read_by_need = dataset.file is not None
-        if self.is_read_by_need:
-            self.data, self.observed = dataset.data[own], None  # in their own units
-        else:
-            known = None if dataset.observed is None else dataset.observed[own]
-            self.data, self.observed = self.to_model(dataset.data[own], known)
         initial = make_model(config, dataset, self.units)
+        about = (config, ranks, device, self.units, initial.pi)
+        in_file = folder if config.states.memmap else None
+        self.points = Points(*about, dataset.data, dataset.observed, dataset.file, in_file)
+        # Nothing is learned from these; their states evolve as those of the training data do, one visit an epoch.
+        self.held_out = None if dataset.held_out is None else Points(*about, dataset.held_out)
+        self.dtype = self.points.dtype
         self.model = copy.deepcopy(initial).to(device, self.dtype)
         if config.compile:
             self.model.decoder.rest = torch.compile(self.model.decoder.rest)  # type: ignore[method-assign]
-        self.states = self._make_states(initial.pi, folder)
-        self.held_out = None if dataset.held_out is None else HeldOut(self, dataset.held_out, initial.pi)
         parameters = list(self.model.decoder.parameters())
         assert config.lr.max is not None
         rate = config.lr.min if config.lr.kind == "cyclic" else config.lr.max
         self.optimiser = Adam(parameters, lr=rate, fused=device.type in ("cpu", "cuda"))
-        self.n_batches = math.ceil(self.n_points / config.batch_size)
+        self.n_batches = math.ceil(self.points.n_points / config.batch_size)
         assert config.epochs is not None
         self.n_epochs = config.epochs
         self.schedule = make_schedule(self.optimiser, config.lr, self.n_batches, self.n_epochs)
@@ -111,45 +100,15 @@ class Fit:
         self.totals = self._new_totals()
         self.n_wanting = torch.zeros(1, dtype=self.dtype, device=device)  # ranks that want to stop
 
-    def _make_states(self, pi: Tensor, folder: Path | None) -> Tensor:
-        """(N, S, ceil(H/8)) uint8: initial states from the prior, in memory or in a file in `folder`."""
-        shape = (len(self.own), self.config.states.n_states, math.ceil(len(pi) / 8))
-        if self.config.states.memmap:
-            assert folder is not None
-            states = self.files.create(folder / STATES.format(self.ranks.rank), shape)
-        else:
-            states = torch.empty(shape, dtype=torch.uint8)
-        shared, own = self.config.states.shared, self.own
-        init_states(states, pi, shared, self.states_rng, own.start, self.n_points, self.files.release)
-        return states.to(self.device)
-
-    def states_rng(self, first: int) -> torch.Generator:
-        """For initial states of the data points from `first` on."""
-        return generator(self.config.seed, "states", *([first] if first else []))
-
-    def rows(self, index: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Data points as the model sees them, by their place among this rank's."""
-        if self.is_read_by_need:
-            return self.to_model(self.files.take(self.data, index.cpu()).to(self.dtype), None)
-        return self.data[index], None if self.observed is None else self.observed[index]
-
-    def to_model(self, data: Tensor, observed: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Data in their own units as the model sees them, zero where they are not observed."""
-        x = self.units.to_model(data).to(self.device, self.dtype)
-        if observed is None:
-            return x, None
-        observed = observed.to(self.device)
-        return x.where(observed, 0), observed
-
     def _new_totals(self) -> Totals:
-        return Totals(self.model, self.config.model.solver == "exact", self.observed is not None)
+        return Totals(self.model, self.config.model.solver == "exact", self.points.observed is not None)
 
     @property
     def is_native(self) -> bool:
         """Whether the kernel does all that is worth more than one thread."""
         model = self.config.model
         by_kernel = supports(self.config.ea, self.model.pi) and has_gradient(self.model.decoder, self.model.pi)
-        return by_kernel and (self.observed is None or (model.solver == "adam" and not model.impute))
+        return by_kernel and (self.points.observed is None or (model.solver == "adam" and not model.impute))
 
     def epochs(self, stop: Callable[[], bool] = lambda: False) -> Iterator[Epoch]:
         """Train up to `n_epochs`; `stop` is asked before each batch, and ends the training early."""
@@ -161,7 +120,7 @@ class Fit:
                 while self.batch < self.n_batches and not self._stops(stop()):
                     start, size = self.batch * self.config.batch_size, self.config.batch_size
                     index = order[ends[self.batch] : ends[self.batch + 1]]
-                    self.visit(index, seed, min(size, self.n_points - start))
+                    self.visit(index, seed, min(size, self.points.n_points - start))
                     self.batch += 1
             self.seconds += time.perf_counter() - started
             if self.batch < self.n_batches:
@@ -184,14 +143,14 @@ class Fit:
 
     def _order(self) -> tuple[Tensor, Tensor]:
         """This epoch's order of this rank's data points, and where among them each minibatch ends, after a zero."""
-        size, own = self.config.batch_size, self.own
-        order = torch.randperm(self.n_points, generator=generator(self.config.seed, "order", self.epoch))
+        size, own, n_points = self.config.batch_size, self.points.own, self.points.n_points
+        order = torch.randperm(n_points, generator=generator(self.config.seed, "order", self.epoch))
         if self.ranks.is_alone:
-            ends = (torch.arange(self.n_batches + 1) * size).clamp(max=self.n_points)
+            ends = (torch.arange(self.n_batches + 1) * size).clamp(max=n_points)
             return order.to(self.device), ends
         is_own = (order >= own.start) & (order < own.stop)
         n_before = torch.nn.functional.pad(is_own.cumsum(0), (1, 0))
-        ends = n_before[(torch.arange(self.n_batches + 1) * size).clamp(max=self.n_points)]
+        ends = n_before[(torch.arange(self.n_batches + 1) * size).clamp(max=n_points)]
         return (order[is_own] - own.start).to(self.device), ends
 
     def visit(self, index: Tensor, seed: int, n_in_batch: int | None = None) -> None:
@@ -199,10 +158,7 @@ class Fit:
 
         `index` (B,): this rank's data points in it; `n_in_batch`: those of all ranks.
         """
-        x, observed = self.rows(index)
-        packed = self.files.take(self.states, index)
-        step = e_step(self.model, self.config.ea, x, packed, Stream(seed, index + self.own.start), observed)
-        self.files.put(self.states, index, step.packed)
+        x, observed, step = self._evolve(self.points, index, seed)
         rows = weighty_states(step, self.config.prune)
         self.totals.add(x, step, rows, observed)
         if self.config.model.solver == "adam":
@@ -211,6 +167,14 @@ class Fit:
             self.ranks.add([*gradients, self.n_wanting])
             self.optimiser.step()
             self.schedule.step()
+
+    def _evolve(self, points: Points, index: Tensor, seed: int) -> tuple[Tensor, Tensor | None, EStep]:
+        """An E-step on data points of this rank, which are returned with it."""
+        x, observed = points.rows(index)
+        rng = Stream(seed, index + points.own.start)
+        step = e_step(self.model, self.config.ea, x, points.take_states(index), rng, observed)
+        points.put_states(index, step.packed)
+        return x, observed, step
 
     def finish_epoch(self) -> Epoch:
         """The closed-form updates, and the report."""
@@ -224,7 +188,7 @@ class Fit:
         update_prior_and_noise(self.model, totals)
         self.ranks.share(list(self.model.state_dict().values()))  # machines may round differently
         with torch_on_one_thread() if self.is_native else nullcontext():
-            elbo_test = None if self.held_out is None else self._check(self.held_out.visit(self))
+            elbo_test = None if self.held_out is None else self._check(self._visit(self.held_out))
         self.epoch += 1
         report = Epoch(
             epoch=self.epoch,
@@ -239,11 +203,21 @@ class Fit:
         self.batch, self.seconds, self.totals = 0, 0.0, self._new_totals()
         return report
 
+    def _visit(self, held_out: Points) -> float:
+        """E-steps with fixed parameters; returns the ELBO in nats per data point, in the data's units."""
+        seed, total = derive(self.config.seed, "test", self.epoch), torch.zeros(1, dtype=torch.float64)
+        for index in torch.arange(len(held_out.own), device=self.device).split(self.config.batch_size):
+            _, _, step = self._evolve(held_out, index, seed)
+            total += step.elbo.double().sum().item()
+        self.ranks.add([total])
+        return self.units.elbo_to_data(total.item() / held_out.n_points, held_out.data.shape[1])
+
     def _check(self, elbo: float) -> float:
         if not math.isfinite(elbo):
+            unseen = self.points.is_read_by_need
             raise TrainingFailed(
                 f"the ELBO became {elbo} in epoch {self.epoch + 1}; a lower learning rate (lr.max) or a larger "
-                "model.sigma2 at the start may help" + (", or are there NaN among the data?" * self.is_read_by_need)
+                f"model.sigma2 at the start may help{', or are there NaN among the data?' * unseen}"
             )
         return elbo
 
@@ -263,18 +237,15 @@ class Fit:
         }
 
     def parts(self) -> Iterator[dict[str, Tensor]]:
-        """The states of this rank, some at a time, so that a part fits into memory where all of them do not."""
-        n_rows = max(1, PART_BYTES // max(1, self.states[:1].numel()))
-        test_states = [] if self.held_out is None else self.held_out.states.split(n_rows)
-        yield from ({"test_states": states} for states in test_states)
-        for states in self.states.split(n_rows):
-            yield {"states": states}
-            self.files.release()
+        """The states of this rank, some at a time."""
+        if self.held_out is not None:
+            yield from self.held_out.parts("test_states")
+        yield from self.points.parts("states")
 
     def load_states(self, parts: list[Part]) -> None:
-        copy_rows(parts, "states", self.states, self.own.start, self.files.release)
+        self.points.load_states(parts, "states")
         if self.held_out is not None:
-            copy_rows(parts, "test_states", self.held_out.states, self.held_out.own.start)
+            self.held_out.load_states(parts, "test_states")
 
     def load_state_dict(self, content: dict[str, Any], parts: list[Part]) -> None:
         """Of any number of ranks."""
@@ -289,29 +260,6 @@ class Fit:
             totals = content["totals"] if self.ranks.is_leader else []
         for name, value in self.totals.sums.items():
             value.copy_(sum((sums[name] for sums in totals), start=torch.zeros_like(value, device="cpu")))
-
-
-class HeldOut:
-    """Data that nothing is learned from: their states evolve as those of the training data do, one visit an epoch."""
-
-    def __init__(self, fit: Fit, data: Tensor, pi: Tensor):
-        self.n_points, self.own = len(data), fit.ranks.part(len(data))
-        self.data, _ = fit.to_model(data[self.own.start : self.own.stop], None)
-        shape = (len(self.own), *fit.states.shape[1:])
-        self.states = torch.empty(shape, dtype=torch.uint8)
-        init_states(self.states, pi, fit.config.states.shared, fit.states_rng, self.own.start, self.n_points)
-        self.states = self.states.to(fit.device)
-
-    def visit(self, fit: Fit) -> float:
-        """An E-step with fixed parameters; returns the ELBO in nats per data point, in the data's units."""
-        seed, total = derive(fit.config.seed, "test", fit.epoch), torch.zeros(1, dtype=torch.float64)
-        for index in torch.arange(len(self.data), device=fit.device).split(fit.config.batch_size):
-            x, rng = self.data[index], Stream(seed, index + self.own.start)
-            step = e_step(fit.model, fit.config.ea, x, self.states[index], rng)
-            put_rows(self.states, index, step.packed)
-            total += step.elbo.double().sum().item()
-        fit.ranks.add([total])
-        return fit.units.elbo_to_data(total.item() / self.n_points, self.data.shape[1])
 
 
 def make_fit(config: Config, dataset: Dataset, folder: Path | None = None, ranks: Ranks = ALONE) -> Fit:

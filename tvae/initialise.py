@@ -74,7 +74,7 @@ def start_from_run(fit: Fit, directory: Path, fingerprint: str) -> None:
     fit.model.sigma2.copy_(source.sigma2)
     if not (directory / FINGERPRINT).is_file() or (directory / FINGERPRINT).read_text().strip() != fingerprint:
         log.warning("init_from=%s: of other data, so only its parameters are taken over", directory)
-    elif shape_of(parts, "states") != (fit.n_points, *fit.states.shape[1:]):
+    elif shape_of(parts, "states") != (fit.points.n_points, *fit.points.states.shape[1:]):
         log.warning("init_from=%s: has another number of states, so only its parameters are taken over", directory)
     else:
         fit.load_states(parts)

@@ -1,4 +1,4 @@
-"""What a user sees: TensorBoard, history.csv, metrics.json and figures, all in the data's own units."""
+"""What a user sees: TensorBoard, history.csv, metrics.json, figures and pictures, all in the data's own units."""
 
 from __future__ import annotations
 
@@ -16,10 +16,20 @@ from torch.utils.tensorboard import SummaryWriter
 import tvae
 from tvae.atomic import write_atomically
 from tvae.check import flat
-from tvae.datasets import Dataset
+from tvae.datasets import Dataset, Picture
 from tvae.device import machine
-from tvae.figures import as_grid, draw_decoder, draw_latents, draw_training, one_hot_outputs, save_figure
+from tvae.figures import (
+    as_grid,
+    draw_comparison,
+    draw_decoder,
+    draw_latents,
+    draw_training,
+    one_hot_outputs,
+    save_figure,
+)
 from tvae.fit import Epoch, Fit
+from tvae.images import to_output, to_png, write_image, write_tiff
+from tvae.restore import Restored, quality, restore
 
 
 class Report:
@@ -109,6 +119,36 @@ class Unwritten(Report):
 
     def finish(self) -> dict[str, Any]:
         return self.metrics("finished")
+
+
+def restore_to(path: Path, fit: Fit, dataset: Dataset, keep_observed: bool) -> dict[str, Any]:
+    """Restore the image, write it to the run directory, and return what is to be said about it."""
+    picture = dataset.picture
+    assert picture is not None
+    restored = restore(fit, picture, keep_observed, fit.config.restore_rounds)
+    found = quality(restored, picture)
+    scale = fit.ranks.lead(lambda: write_restored(path, picture, restored, found))
+    return {**found, "uncertainty_scale": scale}
+
+
+def write_restored(path: Path, picture: Picture, restored: Restored, found: dict[str, float | None]) -> float:
+    """All pictures of a restored image; returns what white stands for in that of the uncertainty."""
+    write_image(path / "input.png", to_png(picture.noisy, picture.image))
+    write_image(path / "restored.png", to_png(restored.pixels, picture.image))
+    if picture.image.dtype.kind == "f":
+        write_image(path / "restored.tiff", to_output(restored.pixels, picture.image))
+    scale = write_uncertainty(path, restored)
+    save_figure(path / "figures" / "comparison.png", draw_comparison(picture, restored, found))
+    return scale
+
+
+def write_uncertainty(path: Path, restored: Restored) -> float:
+    """The uncertainty as float TIFF and as a grey picture whose white is the returned value."""
+    shown = restored.uncertainty.mean(-1)
+    scale = float(shown.max()) or 1.0
+    write_tiff(path / "uncertainty.tiff", restored.uncertainty)
+    write_image(path / "uncertainty.png", (255 * shown / scale).round().astype("uint8"))
+    return scale
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:

@@ -50,13 +50,13 @@ def restore(fit: Fit, picture: Picture, keep_observed: bool, n_rounds: int) -> R
     patch_size, stride, train_stride = options.patch_size, options.stride, options.train_stride
     assert patch_size is not None
     assert train_stride is not None
-    x, observed = fit.to_model(*cut(picture, patch_size, stride))
+    x, observed = fit.points.to_model(*cut(picture, patch_size, stride))
     place = nearest(picture.noisy.shape, patch_size, train_stride, stride).to(x.device)  # whose states are taken
-    is_own = (place >= fit.own.start) & (place < fit.own.stop)
+    is_own = (place >= fit.points.own.start) & (place < fit.points.own.stop)
     mean, variance = torch.zeros_like(x), torch.zeros_like(x)
     for index in is_own.nonzero()[:, 0].split(CHUNK):
         known = None if observed is None else observed[index]
-        packed = fit.states[place[index] - fit.own.start]
+        packed = fit.points.states[place[index] - fit.points.own.start]
         mean[index], variance[index] = _moments(fit, x[index], packed, index, known, n_rounds)
     fit.ranks.add([mean, variance])
 
@@ -107,10 +107,10 @@ def quality(restored: Restored, picture: Picture) -> dict[str, float | None]:
 
 def warn_of_blind_patches(fit: Fit) -> None:
     """Say so where there is nothing to go by: such patches get the mean of the states' outputs under the prior."""
-    n_blind = 0 if fit.observed is None else int((~fit.observed.any(1)).sum())
+    n_blind = 0 if fit.points.observed is None else int((~fit.points.observed.any(1)).sum())
     n_blind = sum(fit.ranks.gather(n_blind))
     if n_blind and fit.ranks.is_leader:
         log.warning(
             "%d of %d patches have no known pixel; what is restored there is what the model expects of any patch "
-            "(a larger dataset.patch_size reaches further)", n_blind, fit.n_points,
+            "(a larger dataset.patch_size reaches further)", n_blind, fit.points.n_points,
         )  # fmt: skip

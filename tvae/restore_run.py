@@ -13,9 +13,9 @@ from tvae.checkpoint import DamagedCheckpoint
 from tvae.config import Config, UserError, refuse
 from tvae.fit import make_fit
 from tvae.ranks import join
-from tvae.report import write_json
+from tvae.report import restore_to, write_json
 from tvae.rundir import FREE, RunDirectory, read_metrics
-from tvae.train import go_on, log, restore_to
+from tvae.train import go_on, log
 
 
 def _read_source(source: Path, path: Path) -> Config:

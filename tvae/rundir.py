@@ -1,13 +1,15 @@
 """The run directory: whose it is, and what a run left there.
 
 A directory belongs to the configuration in its `config.yaml`. A run goes on in a directory that is its own, takes an
-empty one, and refuses any other before it writes a byte.
+empty one, and refuses any other before it writes a byte. Ranks that are to share it must have the same work, and see
+the same files.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import secrets
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,11 @@ from omegaconf import OmegaConf
 from tvae.atomic import write_atomically
 from tvae.check import flat, read_config
 from tvae.checkpoint import DAMAGED, NAME, NEW, PARTS, PREVIOUS
-from tvae.config import Config, UserError
-from tvae.fit import STATES
+from tvae.config import Config, UserError, refuse
+from tvae.datasets import Dataset
+from tvae.device import choose_device
+from tvae.points import STATES
+from tvae.ranks import Ranks
 
 FINGERPRINT = "data.sha256"
 # Everything a run may write; nothing else in the directory is ever touched.
@@ -116,6 +121,33 @@ class RunDirectory:
                 f"{self.path}: was made from other data, though the options are the same (has a file changed?); "
                 "name another hydra.run.dir, or restart=true to start over"
             )
+
+
+def check_ranks(config: Config, dataset: Dataset, fingerprint: str, ranks: Ranks) -> None:
+    """Raise `UserError` unless the ranks have the same work, and enough of it."""
+    options = {name: value for name, value in flat(config).items() if name not in FREE}
+    options["device"] = choose_device(config.device, config.precision).type
+    found = ranks.gather((options, fingerprint))
+    if len(dataset.data) < ranks.size:
+        raise UserError(f"{len(dataset.data)} data points: too few for {ranks.size} processes")
+    for rank, (theirs, data) in enumerate(found):
+        names = {*options, *theirs}
+        differing = [f"{name}={theirs.get(name)}" for name in sorted(names) if theirs.get(name) != options.get(name)]
+        if differing:
+            raise UserError(f"process {rank} was started with other options ({', '.join(differing)})")
+        if data != fingerprint:
+            raise UserError(f"process {rank} has other data, though its options are the same")
+
+
+def check_directory(path: Path, ranks: Ranks) -> None:
+    """Raise `UserError` unless all ranks see what the leader writes: each of them reads what the others have saved."""
+    (token, *_) = ranks.gather(secrets.token_hex(8))
+    probe = path / PARTS.replace("*", token)  # should it be left over, it goes with the next checkpoint
+    ranks.lead(probe.touch)
+    is_seen = ranks.gather(probe.exists())
+    ranks.lead(lambda: probe.unlink(missing_ok=True))
+    problem = f"{path}: not seen by all processes; hydra.run.dir must be on a file system that their machines share"
+    ranks.together(lambda: refuse(not all(is_seen), problem))
 
 
 def read_metrics(path: Path) -> dict[str, Any] | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import secrets
 import time
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
@@ -19,22 +18,20 @@ from tqdm.contrib.logging import logging_redirect_tqdm
 
 from tvae import app, checkpoint, datasets
 from tvae.atomic import DiskFull
-from tvae.check import flat
 from tvae.checkpoint import Saved
-from tvae.config import Config, ImageConfig, UserError, conf_dir, refuse
-from tvae.datasets import Dataset, Picture
-from tvae.device import choose_device
-from tvae.figures import draw_comparison, save_figure
-from tvae.fit import STATES, Epoch, Fit, make_fit
-from tvae.images import to_output, to_png, write_image, write_tiff
+from tvae.config import Config, ImageConfig, conf_dir, refuse
+from tvae.datasets import Dataset
+from tvae.fit import Epoch, Fit, make_fit
+from tvae.images import to_png
 from tvae.inference import e_step
 from tvae.initialise import check_source, start_from_run
 from tvae.model import log_likelihood
+from tvae.points import STATES
 from tvae.ranks import LostRank, Ranks, join
 from tvae.recipe import complete
-from tvae.report import Report, Unwritten
-from tvae.restore import Restored, quality, restore, warn_of_blind_patches
-from tvae.rundir import FREE, RunDirectory, read_metrics
+from tvae.report import Report, Unwritten, restore_to
+from tvae.restore import quality, restore, warn_of_blind_patches
+from tvae.rundir import RunDirectory, check_directory, check_ranks, read_metrics
 from tvae.states import all_states
 from tvae.stopping import queue_again, stop_on_signal
 from tvae.streams import Stream
@@ -76,33 +73,6 @@ def train(
     finally:
         if directory is not None:
             directory.release()
-
-
-def check_ranks(config: Config, dataset: Dataset, fingerprint: str, ranks: Ranks) -> None:
-    """Raise `UserError` unless the ranks have the same work, and enough of it."""
-    options = {name: value for name, value in flat(config).items() if name not in FREE}
-    options["device"] = choose_device(config.device, config.precision).type
-    found = ranks.gather((options, fingerprint))
-    if len(dataset.data) < ranks.size:
-        raise UserError(f"{len(dataset.data)} data points: too few for {ranks.size} processes")
-    for rank, (theirs, data) in enumerate(found):
-        names = {*options, *theirs}
-        differing = [f"{name}={theirs.get(name)}" for name in sorted(names) if theirs.get(name) != options.get(name)]
-        if differing:
-            raise UserError(f"process {rank} was started with other options ({', '.join(differing)})")
-        if data != fingerprint:
-            raise UserError(f"process {rank} has other data, though its options are the same")
-
-
-def check_directory(path: Path, ranks: Ranks) -> None:
-    """Raise `UserError` unless all ranks see what the leader writes: each of them reads what the others have saved."""
-    (token, *_) = ranks.gather(secrets.token_hex(8))
-    probe = path / checkpoint.PARTS.replace("*", token)  # should it be left over, it goes with the next checkpoint
-    ranks.lead(probe.touch)
-    is_seen = ranks.gather(probe.exists())
-    ranks.lead(lambda: probe.unlink(missing_ok=True))
-    problem = f"{path}: not seen by all processes; hydra.run.dir must be on a file system that their machines share"
-    ranks.together(lambda: refuse(not all(is_seen), problem))
 
 
 def _train(
@@ -195,12 +165,12 @@ def go_on(fit: Fit, saved: Saved) -> list[dict[str, Any]]:
 def tell_time(fit: Fit) -> None:
     """Say beforehand if training will take long: from the E-step of some batches, which changes nothing."""
     n_own = math.ceil(fit.config.batch_size / fit.ranks.size)
-    index = torch.arange(min(len(fit.data), n_own), device=fit.device)
-    x, observed = fit.rows(index)
+    index = torch.arange(min(len(fit.points.own), n_own), device=fit.device)
+    x, observed = fit.points.rows(index)
     times = []
     for _ in range(5):
         started = time.perf_counter()
-        e_step(fit.model, fit.config.ea, x, fit.states[index], Stream(0, index), observed)
+        e_step(fit.model, fit.config.ea, x, fit.points.take_states(index), Stream(0, index), observed)
         times.append(time.perf_counter() - started)
     # The first ones have threads to start and caches to fill. The rest of a visit takes about as long as the E-step.
     minutes = 2 * min(times) * fit.n_batches * (fit.n_epochs - fit.epoch) / 60
@@ -208,7 +178,7 @@ def tell_time(fit: Fit) -> None:
         fewer = "a larger dataset.train_stride" if isinstance(fit.config.dataset, ImageConfig) else "fewer data points"
         log.warning(
             "%d data points, %d epochs: this takes about %.0f minutes on this machine; less with fewer epochs, "
-            "%s or a smaller model.n_latents", fit.n_points, fit.n_epochs, minutes, fewer,
+            "%s or a smaller model.n_latents", fit.points.n_points, fit.n_epochs, minutes, fewer,
         )  # fmt: skip
 
 
@@ -222,36 +192,6 @@ def _restore_now_and_then(fit: Fit, dataset: Dataset, report: Report, keep_obser
     report.add_picture(to_png(restored.pixels, dataset.picture.image))
     found = quality(restored, dataset.picture)
     return {"psnr": found["psnr"], "ssim": found["ssim"]}
-
-
-def restore_to(path: Path, fit: Fit, dataset: Dataset, keep_observed: bool) -> dict[str, Any]:
-    """Restore the image, write it to the run directory, and return what is to be said about it."""
-    picture = dataset.picture
-    assert picture is not None
-    restored = restore(fit, picture, keep_observed, fit.config.restore_rounds)
-    found = quality(restored, picture)
-    scale = fit.ranks.lead(lambda: write_restored(path, picture, restored, found))
-    return {**found, "uncertainty_scale": scale}
-
-
-def write_restored(path: Path, picture: Picture, restored: Restored, found: dict[str, float | None]) -> float:
-    """All pictures of a restored image; returns what white stands for in that of the uncertainty."""
-    write_image(path / "input.png", to_png(picture.noisy, picture.image))
-    write_image(path / "restored.png", to_png(restored.pixels, picture.image))
-    if picture.image.dtype.kind == "f":
-        write_image(path / "restored.tiff", to_output(restored.pixels, picture.image))
-    scale = write_uncertainty(path, restored)
-    save_figure(path / "figures" / "comparison.png", draw_comparison(picture, restored, found))
-    return scale
-
-
-def write_uncertainty(path: Path, restored: Restored) -> float:
-    """The uncertainty as float TIFF and as a grey picture whose white is the returned value."""
-    shown = restored.uncertainty.mean(-1)
-    scale = float(shown.max()) or 1.0
-    write_tiff(path / "uncertainty.tiff", restored.uncertainty)
-    write_image(path / "uncertainty.png", (255 * shown / scale).round().astype("uint8"))
-    return scale
 
 
 def _show(epoch: Epoch, found: dict[str, float | None], bar: tqdm, config: Config) -> None:
