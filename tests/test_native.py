@@ -177,6 +177,23 @@ def test_adam_is_that_of_torch():
     torch.testing.assert_close(*(optimiser.state_dict()["state"] for optimiser in optimisers))
 
 
+STEP = """
+import sys, torch
+from tvae.adam import Adam
+parameter = torch.nn.Parameter(torch.zeros(3))
+parameter.grad = torch.ones(3)
+optimiser = Adam([parameter])
+optimiser.step()
+optimiser.load_state_dict(optimiser.state_dict())
+assert parameter[0] < 0
+assert "torch._dynamo" not in sys.modules
+"""
+
+
+def test_adam_does_not_import_the_compiler():
+    subprocess.run([sys.executable, "-c", STEP], check=True)
+
+
 CHILD = """
 import logging, torch
 logging.basicConfig(level="INFO")
