@@ -10,7 +10,8 @@ import torch
 
 from tvae import checkpoint
 from tvae.atomic import DiskFull, write_atomically
-from tvae.checkpoint import DamagedCheckpoint, copy_rows, shape_of
+from tvae.checked import DamagedCheckpoint, read, write
+from tvae.checkpoint import copy_rows, shape_of
 
 
 def content(value=1.0):
@@ -41,7 +42,7 @@ def test_every_flipped_byte_is_noticed_or_harmless(tmp_path):
     for place in range(len(good)):
         path.write_bytes(good[:place] + bytes([good[place] ^ 0x10]) + good[place + 1 :])
         try:
-            loaded = checkpoint.read(path)
+            loaded = read(path)
         except DamagedCheckpoint:
             continue
         if not equal(loaded, content()):
@@ -55,7 +56,7 @@ def test_a_cut_file_is_refused(tmp_path, length):
     path = tmp_path / checkpoint.NAME
     path.write_bytes(path.read_bytes()[:length])
     with pytest.raises(DamagedCheckpoint, match=str(path)):
-        checkpoint.read(path)
+        read(path)
 
 
 def test_the_previous_one_stands_in_for_a_damaged_one(tmp_path, caplog):
@@ -89,7 +90,7 @@ EMPTY = {"name": "states", "shape": [4], "file": None, "checksum": "", "content"
 
 @pytest.mark.parametrize("crafted", [{}, {"parts": 3}, {"parts": [{"name": "states"}]}, {"parts": [EMPTY]}], ids=str)
 def test_what_is_no_checkpoint_though_its_checksum_is_right(tmp_path, crafted):
-    checkpoint._write(tmp_path / checkpoint.NAME, crafted)
+    write(tmp_path / checkpoint.NAME, crafted)
     with pytest.raises(DamagedCheckpoint, match="restart=true"):
         checkpoint.load_newest(tmp_path)
 

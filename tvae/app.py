@@ -6,7 +6,6 @@ HYDRA_FULL_ERROR=1 in the environment shows tracebacks.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import logging
 import os
@@ -16,41 +15,26 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from tvae import config as configuration
-from tvae.atomic import NO_ROOM, DiskFull
-from tvae.check import did_you_mean, resolve
-from tvae.checkpoint import DamagedCheckpoint
+from tvae.atomic import NO_ROOM
+from tvae.check import resolve
 from tvae.config import Config, UserError
 from tvae.device import n_cores
-from tvae.fit import TrainingFailed
-from tvae.ranks import LostRank, Ranks, is_first_attempt, is_joined, join, leave, local_rank, local_size, rank_here
-from tvae.stopping import LAUNCHED_BY, at_work, end_with_launcher
+from tvae.problems import explain, one_line
+from tvae.ranks import Ranks, is_first_attempt, is_joined, join, leave, local_rank, local_size, rank_here
+from tvae.stopping import LAUNCHED_BY, Interrupted, at_work, end_with_launcher
 
 log = logging.getLogger("tvae")
 
 NAME_MAX = 150  # characters of a run's directory name, before the rest is replaced by a hash
-
-
-class Interrupted(Exception):
-    """The user or the machine asked the run to stop; the same command goes on."""
-
-
-class GivenUp(Interrupted):
-    """Whoever called for the run saw no point in going on with it."""
 
 
 def run_name(overrides: str) -> str:
@@ -66,10 +50,6 @@ configuration.register()
 OmegaConf.register_new_resolver("run_name", run_name, replace=True)
 
 
-KILLED = (
-    "a job was killed, perhaps for want of memory, and the others were stopped; the same command goes on "
-    "with what is missing, and needs less memory with fewer jobs at a time (hydra.launcher.n_jobs)"
-)
 FAILURES = "TVAE_FAILURES"  # in the environment: the file to which jobs of a multirun add what went wrong
 
 
@@ -175,87 +155,16 @@ def callable_as(module: str, function: str) -> None:
 
 def _give_up(error: Exception) -> None:
     """Say what is wrong and end the process, or let an unforeseen error through."""
-    if isinstance(error, UserError):
-        lines, code = list(error.problems), 2
-    elif isinstance(error, (HydraException, OmegaConfBaseException)) or "Config group override" in str(error):
-        lines, code = _composition_problems(error), 2
-    elif isinstance(error, OSError) and error.errno in NO_ROOM:
-        lines, code = [f"{error.filename or 'a file of the run'}: cannot be written ({error.strerror})"], 1
-    elif isinstance(error, OSError) and error.filename is not None:
-        lines, code = [f"{error.filename}: {error.strerror}"], 2
-    elif isinstance(error, (TrainingFailed, DamagedCheckpoint, DiskFull, Interrupted)):
-        lines, code = [str(error)], 1
-    elif isinstance(error, LostRank):
-        lines, code = [], 1  # it has been logged
-    elif isinstance(error, RuntimeError) and "srun" in str(error):
-        lines, code = ["hydra/launcher: this machine is no part of a SLURM cluster (there is no srun)"], 2
-    elif type(error).__name__ == "TerminatedWorkerError":  # joblib's
-        lines, code = [KILLED], 1
-    elif type(error).__module__.startswith("submitit."):  # of a job on another machine; its text ends with the cause
-        lines, code = [str(error).strip().splitlines()[-1]], 1
-    else:
+    explained = explain(error)
+    if explained is None:
         raise error
+    lines, code = explained
     # Of what all ranks know, the leader tells; of what goes wrong before they are joined, the first on each machine.
     is_others = getattr(error, "is_shared", False) if is_joined() else local_rank() > 0
     who = f"process {rank_here()}: " if rank_here() else ""
     for line in lines if not (rank_here() and is_others) else ():
         print(f"error: {who}{line}" if code == 2 else f"{who}{line}", file=sys.stderr)
     sys.exit(code)
-
-
-def _composition_problems(error: Exception) -> list[str]:
-    """All overrides that cannot be composed, and what the check finds in the rest."""
-    overrides = [word for word in sys.argv[1:] if "=" in word and not word.startswith("-")]
-    searched = _search_path()
-    accepted: list[str] = []
-    problems: list[str] = []
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(configuration.conf_dir(), version_base="1.3"):
-        for override in (value for given in overrides for value in _values(given)):
-            try:
-                compose("config", [*searched, *accepted, override])
-                accepted.append(override)
-            except Exception as wrong:
-                problems.append(f"{override}: {one_line(wrong)}{_hint(override)}")
-        try:
-            resolve(compose("config", searched + [o for o in accepted if not o.startswith("hydra")]))
-        except UserError as found:
-            problems += found.problems
-    return problems or [one_line(error)]
-
-
-def _search_path() -> list[str]:
-    """What --config-dir has added to it, as an override."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--config-dir", "-cd")
-    folder = parser.parse_known_args()[0].config_dir
-    return [] if folder is None else [f"hydra.searchpath=['file://{Path(folder).absolute()}']"]
-
-
-def _values(override: str) -> list[str]:
-    """A sweep `a=1,2` as `a=1` and `a=2`; anything else as it is."""
-    try:
-        (parsed,) = OverridesParser.create().parse_overrides([override])
-        if not parsed.is_sweep_override():
-            return [override]
-        return [f"{parsed.get_key_element()}={value}" for value in parsed.sweep_string_iterator()]
-    except Exception:  # it is no override at all, which composing will say
-        return [override]
-
-
-def _hint(override: str) -> str:
-    key, _, value = override.partition("=")
-    if key == "hydra/launcher" and value.startswith(("joblib", "submitit", "slurm")):
-        return f"; is it installed? pip install '.[{'joblib' if value == 'joblib' else 'slurm'}]'"
-    return did_you_mean(key, [f.name for f in fields(Config)])
-
-
-def one_line(error: BaseException) -> str:
-    """The part of Hydra's and OmegaConf's messages that says what is wrong."""
-    text = str(error.__cause__ if error.__cause__ is not None and "Error merging" in str(error) else error)
-    dropped = ("full_key", "object_type", "reference_type", "See ", "Config search", "To append", "provider=")
-    lines = [line.strip() for line in text.splitlines()]
-    return " ".join(line for line in lines if line and not line.startswith(dropped))
 
 
 def _log_to_terminal(prefix: str = "") -> None:

@@ -1,30 +1,25 @@
-"""Checkpoints: written whole or not at all, checked when read, and never able to run code.
+"""Checkpoints: the newest one of a run, and the one before it.
 
-`checkpoint.pt` is an ordinary `torch.save` file of tensors and plain values. It is written under a temporary name,
-flushed to the disk and renamed; the one before it stays as `checkpoint.previous.pt`. torch does not notice a flipped
-byte, so the SHA-256 of the file stands in the comment at the end of the zip archive that a `torch.save` file is; other
-readers ignore it.
-
-States of many ranks, or many of one, are in files of their own, which each rank writes for itself; `checkpoint.pt` is
-written last and lists them in the order of the data points, so that any number of ranks can read them.
+`checkpoint.pt` is a file as `checked.py` writes them; the one before it stays as `checkpoint.previous.pt`. States of
+many ranks, or many of one, are in files of their own, which each rank writes for itself; `checkpoint.pt` is written
+last and lists them in the order of the data points, so that any number of ranks can read them.
 """
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import secrets
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
-import torch
 from torch import Tensor
 
-from tvae.atomic import atomic_file, sync_names
+from tvae.atomic import sync_names
+from tvae.checked import DamagedCheckpoint, read, understood, write
 from tvae.ranks import ALONE, LostRank, Ranks
 
 log = logging.getLogger(__name__)
@@ -32,14 +27,7 @@ log = logging.getLogger(__name__)
 NAME, PREVIOUS, NEW = "checkpoint.pt", "checkpoint.previous.pt", "checkpoint.new.pt"
 DAMAGED = "checkpoint.damaged.pt"
 PARTS = "checkpoint.part-*.pt"
-COMMENT_LENGTH = 64
 HELD_BYTES = 1 << 28  # of states that one rank alone writes into the checkpoint itself
-
-
-class DamagedCheckpoint(Exception):
-    """A file that is not, or no longer, what was written."""
-
-    is_shared = False  # by all ranks
 
 
 @dataclass(frozen=True)
@@ -102,7 +90,7 @@ def _write_parts(
 def _write_part(directory: Path, part: dict[str, Tensor]) -> dict[str, Any]:
     file = PARTS.replace("*", secrets.token_hex(8))
     copy = {name: rows.clone() for name, rows in part.items()}  # of a slice torch would write all it is a slice of
-    return _entry(part, file, _write(directory / file, copy))
+    return _entry(part, file, write(directory / file, copy))
 
 
 def _entry(part: dict[str, Tensor], file: str | None, checksum: str) -> dict[str, Any]:
@@ -110,25 +98,9 @@ def _entry(part: dict[str, Tensor], file: str | None, checksum: str) -> dict[str
     return {"name": name, "shape": list(rows.shape), "file": file, "checksum": checksum, "content": {}}
 
 
-def _write(path: Path, content: dict[str, Any]) -> str:
-    """A `torch.save` file with its checksum, which is returned."""
-    with atomic_file(path) as file:
-        try:
-            torch.save(content, file)
-        except RuntimeError as error:  # torch's word for whatever its file could not do
-            cause = error.__cause__ or error.__context__
-            raise cause if isinstance(cause, OSError) else error from None
-        # A zip archive ends with the length of its comment, here none yet, and the comment.
-        length = file.tell() - 2
-        checksum = _checksum(file, length)
-        file.seek(length)
-        file.write(COMMENT_LENGTH.to_bytes(2, "little") + checksum)
-    return checksum.decode()
-
-
 def _write_newest(directory: Path, content: dict[str, Any]) -> None:
     newest, previous, new = directory / NAME, directory / PREVIOUS, directory / NEW
-    _write(new, content)
+    write(new, content)
     if newest.exists():  # a second name for the old one, so that there is a newest one at any time
         previous.unlink(missing_ok=True)
         try:
@@ -158,40 +130,6 @@ def _files_of(path: Path) -> set[str | None]:
         return set()
 
 
-def _checksum(file: BinaryIO, length: int) -> bytes:
-    """SHA-256 of the first `length` bytes, in hexadecimal."""
-    digest = hashlib.sha256()
-    file.seek(0)
-    while length > 0 and (block := file.read(min(length, 1 << 20))):
-        digest.update(block)
-        length -= len(block)
-    return digest.hexdigest().encode()
-
-
-def read(path: Path, checksum: str = "") -> dict[str, Any]:
-    """The content of a checkpoint file, its tensors mapped from the file, or `DamagedCheckpoint`.
-
-    `checksum`: the one it must have, where it is known.
-    """
-    try:
-        with open(path, "rb") as file:
-            length = file.seek(0, os.SEEK_END) - COMMENT_LENGTH - 2
-            file.seek(max(0, length + 2))
-            found = file.read()
-            if found != _checksum(file, length) or checksum not in ("", found.decode()):
-                raise DamagedCheckpoint(f"{path}: damaged, its checksum is wrong")
-        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except (MemoryError, DamagedCheckpoint):
-        raise
-    except Exception as error:  # a file can be crafted to raise nearly anything
-        if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
-            raise  # it may be readable the next time
-        raise DamagedCheckpoint(f"{path}: not a readable checkpoint ({type(error).__name__})") from error
-    if not isinstance(content, dict):
-        raise DamagedCheckpoint(f"{path}: not a checkpoint of this program")
-    return content
-
-
 def load_newest(directory: Path, ranks: Ranks = ALONE) -> Saved | None:
     """The newest checkpoint that is whole; None where there is none at all. To be called on all ranks."""
     here = [name for name in (NAME, PREVIOUS) if (directory / name).exists()]
@@ -218,16 +156,6 @@ def reinstate(saved: Saved) -> None:
             os.replace(directory / NAME, directory / DAMAGED)
         os.replace(saved.path, directory / NAME)
     _remove_other_parts(directory, {part.path.name for part in saved.parts if part.path is not None})
-
-
-@contextmanager
-def understood(where: Path) -> Iterator[None]:
-    """Within, what a checkpoint from `where` lacks, or has of another kind, counts as damage."""
-    try:
-        yield
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-        reason = str(error).partition("\n")[0]
-        raise DamagedCheckpoint(f"{where}: not a checkpoint of this program ({reason})") from error
 
 
 def _try_to_open(path: Path, ranks: Ranks) -> Saved | str:

@@ -8,7 +8,8 @@ from pathlib import Path
 import torch
 
 from tvae import checkpoint
-from tvae.checkpoint import DamagedCheckpoint, Part, shape_of
+from tvae.checked import DamagedCheckpoint
+from tvae.checkpoint import Part, shape_of
 from tvae.config import Config, UserError
 from tvae.datasets import Dataset, Units, units_of
 from tvae.decoder import Decoder, why_not_from_linear

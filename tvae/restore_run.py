@@ -9,7 +9,7 @@ from hydra.core.hydra_config import HydraConfig
 
 from tvae import checkpoint, datasets
 from tvae.check import read_config
-from tvae.checkpoint import DamagedCheckpoint
+from tvae.checked import DamagedCheckpoint
 from tvae.config import Config, UserError, refuse
 from tvae.fit import make_fit
 from tvae.ranks import join

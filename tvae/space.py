@@ -17,9 +17,9 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
-from tvae.app import one_line
 from tvae.check import did_you_mean, flat
 from tvae.config import UserError
+from tvae.problems import one_line
 from tvae.rundir import FREE
 
 Space = dict[str, BaseDistribution]

@@ -22,6 +22,14 @@ LAUNCHED_BY = "TVAE_LAUNCHED_BY"  # in the environment: the process that has the
 at_work = threading.Lock()  # held by a job
 
 
+class Interrupted(Exception):
+    """The user or the machine asked the run to stop; the same command goes on."""
+
+
+class GivenUp(Interrupted):
+    """Whoever called for the run saw no point in going on with it."""
+
+
 class Stop:
     """Whether a run is asked to stop."""
 

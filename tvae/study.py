@@ -20,15 +20,15 @@ from omegaconf import OmegaConf, open_dict
 from optuna.trial import FrozenTrial, Trial, TrialState
 from sqlalchemy.exc import DatabaseError
 
-from tvae import app
 from tvae.atomic import write_atomically
 from tvae.check import flat, resolve
-from tvae.checkpoint import DamagedCheckpoint
+from tvae.checked import DamagedCheckpoint
 from tvae.config import Config, UserError
 from tvae.figures import save_figure
 from tvae.fit import Epoch, TrainingFailed
 from tvae.rundir import FREE, Busy
 from tvae.space import Space
+from tvae.stopping import GivenUp
 from tvae.streams import derive
 from tvae.train import train
 
@@ -130,7 +130,7 @@ class Search:
         try:
             config = compose_trial([*self.shared, *values])
             metrics = train(config, self.path / "trials" / f"{trial.number:04d}", give_up=give_up)
-        except app.GivenUp:
+        except GivenUp:
             log.info("trial %d: given up", trial.number)
             self._end(trial, last, "given up")
         except Busy:

@@ -18,6 +18,7 @@ from tqdm.contrib.logging import logging_redirect_tqdm
 
 from tvae import app, checkpoint, datasets
 from tvae.atomic import DiskFull
+from tvae.checked import understood
 from tvae.checkpoint import Saved
 from tvae.config import Config, ImageConfig, conf_dir, refuse
 from tvae.datasets import Dataset
@@ -33,7 +34,7 @@ from tvae.report import Report, Unwritten, restore_to
 from tvae.restore import quality, restore, warn_of_blind_patches
 from tvae.rundir import RunDirectory, check_directory, check_ranks, read_metrics
 from tvae.states import all_states
-from tvae.stopping import queue_again, stop_on_signal
+from tvae.stopping import GivenUp, Interrupted, queue_again, stop_on_signal
 from tvae.streams import Stream
 
 log = logging.getLogger("tvae.train")
@@ -140,11 +141,11 @@ def _train(
             report.write("failed")
         raise
     if given_up:
-        raise app.GivenUp(f"given up after epoch {fit.epoch}")
+        raise GivenUp(f"given up after epoch {fit.epoch}")
     if fit.epoch < fit.n_epochs:
         if is_at_limit:
             queue_again(ranks)
-        raise app.Interrupted(f"interrupted in epoch {fit.epoch + 1}; the same command goes on from there")
+        raise Interrupted(f"interrupted in epoch {fit.epoch + 1}; the same command goes on from there")
     if dataset.picture is not None:
         report.facts |= restore_to(path, fit, dataset, keep_observed)
     metrics = ranks.together(report.finish)
@@ -157,7 +158,7 @@ def _train(
 
 def go_on(fit: Fit, saved: Saved) -> list[dict[str, Any]]:
     """Take over what was saved; returns the reports of the epochs so far."""
-    with checkpoint.understood(saved.path):
+    with understood(saved.path):
         fit.load_state_dict(saved.content["fit"], saved.parts)
         return list(saved.content["history"])
 
