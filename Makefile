@@ -108,7 +108,7 @@ $(VENV)/.installed-joblib: $(VENV)/.installed
 	$(INSTALL) --editable '.[joblib]'
 	@touch $@
 
-runtime: $(VENV)/.installed  ## seconds per epoch against |Phi|, H, N and D
+runtime: $(VENV)/.installed  ## seconds per epoch against S, H, N and D
 	$(BIN)/python -m scripts.runtime
 
 paper:  ## all of the above, and the report; goes on where one has failed

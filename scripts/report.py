@@ -165,7 +165,7 @@ def build(outputs: Path) -> str:
     others = [
         run
         for run in runs_below(outputs)
-        if run[0].relative_to(outputs).parts[0] not in (*TABLES, *FIGURES) and (run[0] / "restored.png").is_file()
+        if run[0].relative_to(outputs).parts[0] not in TABLES and (run[0] / "restored.png").is_file()
     ]
     if others:
         sections.append(("Other restored images", "".join(restored(*run, outputs) for run in others)))

@@ -2,7 +2,7 @@
 
 Patches of a noisy picture, a decoder of one hidden layer. One of N (data points), D (values of each), H (latents, and
 as many hidden units) and S (states of each data point) is varied at a time; after two epochs, so that states are as in
-training, three epochs are timed, and that five times. Written: the medians with their spread, the exponent of a power
+training, three epochs are timed, and that three times. Written: the medians with their spread, the exponent of a power
 law through them, and a figure.
 """
 
@@ -29,16 +29,17 @@ SWEEPS: dict[str, tuple[str, str, list[int]]] = {  # what is varied, its name in
     "N": ("data points", "points", [4000, 8000, 16000, 32000]),
     "D": ("values of a data point", "patch", [6, 8, 12, 16]),
 }
+N_ROUNDS = 3
 
 
-def sweep(name: str, n_points: int, n_rounds: int) -> dict[str, Any]:
+def sweep(name: str, n_points: int) -> dict[str, Any]:
     """Seconds per epoch for each value, and the exponent of a power law through them.
 
     The values take turns, so that a machine that is slower for a while is so for all of them.
     """
     _, option, values = SWEEPS[name]
     timings: list[list[float]] = [[] for _ in values]
-    for _ in range(n_rounds):
+    for _ in range(N_ROUNDS):
         for value, times in zip(values, timings, strict=True):
             setting = {"points": n_points, **BASE, option: value}
             if option == "latents":
@@ -83,14 +84,14 @@ def table(found: dict[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="fewer data points, and one round")
+    parser.add_argument("--quick", action="store_true", help="fewer data points")
     parser.add_argument("--out", default="outputs/runtime", type=Path)
     options = parser.parse_args()
-    n_points, n_rounds = (1000, 1) if options.quick else (8000, 5)
+    n_points = 1000 if options.quick else 8000
     options.out.mkdir(parents=True, exist_ok=True)
     found = {}
     for name in SWEEPS:
-        found[name] = sweep(name, n_points, n_rounds)
+        found[name] = sweep(name, n_points)
         print(f"{name}: exponent {found[name]['exponent']:.2f}", flush=True)
     content = {"machine": machine(), "n_points": n_points, "sweeps": found}
     write_atomically(options.out / "runtime.json", (json.dumps(content, indent=2) + "\n").encode())

@@ -184,6 +184,7 @@ parameter = torch.nn.Parameter(torch.zeros(3))
 parameter.grad = torch.ones(3)
 optimiser = Adam([parameter])
 optimiser.step()
+optimiser.zero_grad()
 optimiser.load_state_dict(optimiser.state_dict())
 assert parameter[0] < 0
 assert "torch._dynamo" not in sys.modules

@@ -1,4 +1,4 @@
-"""What every command shares: starting Hydra, and turning what goes wrong into one line and an exit code.
+"""What every command shares: starting Hydra, and ending with an exit code, and a line for what went wrong.
 
 0 done; 2 a mistake in what the user gave, a line for each; 1 anything else, also an interruption.
 HYDRA_FULL_ERROR=1 in the environment shows tracebacks.

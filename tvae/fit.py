@@ -78,8 +78,9 @@ class Fit:
         self.units = units_of(dataset, config.dataset.standardise)
         initial = make_model(config, dataset, self.units)
         about = (config, ranks, device, self.units, initial.pi)
+        assert folder is not None or not config.states.memmap
         in_file = folder if config.states.memmap else None
-        self.points = Points(*about, dataset.data, dataset.observed, dataset.file, in_file)
+        self.points = Points(*about, dataset.data, observed=dataset.observed, file=dataset.file, folder=in_file)
         # Nothing is learned from these; their states evolve as those of the training data do, one visit an epoch.
         self.held_out = None if dataset.held_out is None else Points(*about, dataset.held_out)
         self.dtype = self.points.dtype
@@ -188,7 +189,7 @@ class Fit:
         update_prior_and_noise(self.model, totals)
         self.ranks.share(list(self.model.state_dict().values()))  # machines may round differently
         with torch_on_one_thread() if self.is_native else nullcontext():
-            elbo_test = None if self.held_out is None else self._check(self._visit(self.held_out))
+            elbo_test = None if self.held_out is None else self._check(self._visit_held_out(self.held_out))
         self.epoch += 1
         report = Epoch(
             epoch=self.epoch,
@@ -203,7 +204,7 @@ class Fit:
         self.batch, self.seconds, self.totals = 0, 0.0, self._new_totals()
         return report
 
-    def _visit(self, held_out: Points) -> float:
+    def _visit_held_out(self, held_out: Points) -> float:
         """E-steps with fixed parameters; returns the ELBO in nats per data point, in the data's units."""
         seed, total = derive(self.config.seed, "test", self.epoch), torch.zeros(1, dtype=torch.float64)
         for index in torch.arange(len(held_out.own), device=self.device).split(self.config.batch_size):
@@ -214,10 +215,10 @@ class Fit:
 
     def _check(self, elbo: float) -> float:
         if not math.isfinite(elbo):
-            unseen = self.points.is_read_by_need
+            is_unseen = self.points.is_read_by_need
             raise TrainingFailed(
                 f"the ELBO became {elbo} in epoch {self.epoch + 1}; a lower learning rate (lr.max) or a larger "
-                f"model.sigma2 at the start may help{', or are there NaN among the data?' * unseen}"
+                f"model.sigma2 at the start may help{', or are there NaN among the data?' * is_unseen}"
             )
         return elbo
 

@@ -41,7 +41,7 @@ class Points:
         self.config, self.device, self.units = config, device, units
         self.dtype: torch.dtype = getattr(torch, config.precision)
         self.n_points = len(data)  # of all ranks
-        self.own = ranks.part(self.n_points)
+        self.own = ranks.part(self.n_points)  # the numbers of this rank's
         self.files = Files(file)
         self.is_read_by_need = file is not None
         own = slice(self.own.start, self.own.stop)
@@ -78,9 +78,11 @@ class Points:
         return self.data[index], None if self.observed is None else self.observed[index]
 
     def take_states(self, index: Tensor) -> Tensor:
+        """(B, S, ceil(H/8)): those of some data points, by their place among this rank's."""
         return self.files.take(self.states, index)
 
     def put_states(self, index: Tensor, packed: Tensor) -> None:
+        """Replace what `take_states` gives."""
         self.files.put(self.states, index, packed)
 
     def parts(self, name: str) -> Iterator[dict[str, Tensor]]:
@@ -91,4 +93,5 @@ class Points:
             self.files.release()
 
     def load_states(self, parts: list[Part], name: str) -> None:
+        """From what `parts` has given, on any number of ranks."""
         copy_rows(parts, name, self.states, self.own.start, self.files.release)
