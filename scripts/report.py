@@ -48,6 +48,7 @@ th, td { padding: 0.3rem 0.6rem; text-align: left; border-bottom: 1px solid #888
 tr.measured { background: #2a72 ; }
 tr.cited { opacity: 0.8; font-style: italic; }
 .grid { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fit, minmax(min(15rem, 100%), 1fr)); }
+.figures { grid-template-columns: repeat(auto-fit, minmax(min(30rem, 100%), 1fr)); }
 figure { margin: 0; }
 figure:has(img[alt="training"]) { grid-column: 1 / -1; max-width: 56rem; }
 img { width: 100%; height: auto; display: block; }
@@ -87,17 +88,20 @@ def table(name: str, outputs: Path) -> str:
 
 
 def written_tables(path: Path) -> str:
-    """The tables of a Markdown file."""
+    """The tables of a Markdown file, the first row of each being its head."""
     rows = [
         line.strip("|").split("|") if line.startswith("|") else []
         for line in path.read_text().splitlines()
-        if not line.startswith("|--")
+        if not line.replace(" ", "").startswith("|--")
     ]
     tables = []
     for is_table, lines in groupby(rows, key=bool):
         if is_table:
-            cells = ["".join(f"<td>{html.escape(cell.strip())}</td>" for cell in line) for line in lines]
-            body = "".join(f"<tr>{line}</tr>\n" for line in cells)
+            body = ""
+            for line in lines:
+                kind = "td" if body else "th"
+                cells = "".join(f"<{kind}>{html.escape(cell.strip())}</{kind}>" for cell in line)
+                body += f"<tr>{cells}</tr>\n"
             tables.append(f'<div class="wide"><table>{body}</table></div>')
     return "".join(tables)
 
@@ -156,7 +160,7 @@ def build(outputs: Path) -> str:
         shown += "".join(picture(path, f"fields, {path.parts[-3]}") for path in fields)
         written = "".join(written_tables(path) for path in sorted((outputs / name).glob("*.md")))
         if shown or written:
-            sections.append((title, f'{written}<div class="grid">{shown}</div>'))
+            sections.append((title, f'{written}<div class="grid figures">{shown}</div>'))
     for study in sorted(outputs.glob("**/study.db")):
         shown = "".join(picture(path, path.stem) for path in sorted((study.parent / "figures").glob("*.png")))
         if shown:

@@ -240,7 +240,7 @@ def page(outputs):
     write_image(outputs / "bars" / "bars_elbo.png", rng.integers(0, 255, (30, 60), dtype=np.uint8))
     (outputs / "bars" / "bars_torn.png").write_bytes(b"\x89PNG")
     (outputs / "scaling").mkdir()
-    (outputs / "scaling" / "scaling.md").write_text("| a | b |\n|---|---|\n| 1 | 2 |\n\ntext\n\n| c |\n|---|\n| 3 |\n")
+    (outputs / "scaling" / "scaling.md").write_text("| a | b |\n| --- | --- |\n| 1 | 2 |\n\ntext\n\n| c |\n|---|\n| 3 |\n")
     make_run(outputs / "chaos" / "run_0", 20.0)
     write_image(outputs / "chaos" / "run_0" / "restored.png", rng.integers(0, 255, (8, 8), dtype=np.uint8))
     report.main([str(outputs)])
@@ -265,6 +265,7 @@ def test_report_holds_tables_and_images_and_needs_no_network(page):
     text = page.read_text()
     content = Content(text)
     assert content.tags.count("table") == 3 + 2  # those with a measured row, not inpainting; those of scaling
+    assert "<tr><th>a</th><th>b</th></tr>\n<tr><td>1</td><td>2</td></tr>" in text
     assert "bars_torn.png: cannot be read" in text
     assert "34.20 ± 0.20 (3)" in text
     assert [image["alt"] for image in content.images][:2] == ["input, 20.00 dB", "restored, 34.00 dB"]
