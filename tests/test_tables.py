@@ -240,7 +240,9 @@ def page(outputs):
     write_image(outputs / "bars" / "bars_elbo.png", rng.integers(0, 255, (30, 60), dtype=np.uint8))
     (outputs / "bars" / "bars_torn.png").write_bytes(b"\x89PNG")
     (outputs / "scaling").mkdir()
-    (outputs / "scaling" / "scaling.md").write_text("| a | b |\n| --- | --- |\n| 1 | 2 |\n\ntext\n\n| c |\n|---|\n| 3 |\n")
+    (outputs / "scaling" / "scaling.md").write_text(
+        "| a | b |\n| --- | --- |\n| 1 | 2 |\n\ntext\n\n| c |\n|---|\n| 3 |\n"
+    )
     make_run(outputs / "chaos" / "run_0", 20.0)
     write_image(outputs / "chaos" / "run_0" / "restored.png", rng.integers(0, 255, (8, 8), dtype=np.uint8))
     report.main([str(outputs)])
