@@ -41,7 +41,7 @@ types: $(VENV)/.installed-dev  ## mypy
 	$(BIN)/mypy
 
 # The paper's results. BUDGET=quick: minutes a cell; BUDGET=paper: its parameters and epochs, hours a cell.
-# Finished runs are skipped and unfinished ones go on when a command is repeated.
+# A repeated command skips finished runs and resumes unfinished ones.
 BUDGET ?= quick
 ifeq ($(filter quick paper,$(BUDGET)),)
 $(error BUDGET=$(BUDGET): must be quick or paper)
@@ -59,7 +59,7 @@ OPTIONS ?=
 
 bars: $(VENV)/.installed-joblib  ## the paper's first experiment: ten seeds each of bars and correlated bars, with figures
 	$(BEGIN) $(SWEEP) experiment=bars,bars_correlated seed=0,1,2,3,4,5,6,7,8,9 hydra.sweep.dir=outputs/bars/runs $(OR) \
-	$(BIN)/python -m scripts.bars $(OR) exit $$status
+	$(BIN)/python -m scripts.judge_bars $(OR) exit $$status
 
 NATURAL_DIR := outputs/natural/$(BUDGET)
 NATURAL := $(BIN)/python -m tvae.train -m hydra.sweep.dir=$(NATURAL_DIR)
@@ -73,12 +73,12 @@ natural: $(VENV)/.installed  ## the paper's second: whitened patches, linear to 
 		hydra.sweep.subdir='deep_$${seed}' epochs=$(AFTER) $(OPTIONS) $(OR) \
 	$(NATURAL) experiment=natural_linear seed=$(SEEDS) init_from='$(NATURAL_DIR)/linear_$${seed}' \
 		hydra.sweep.subdir='continued_$${seed}' epochs=$(AFTER) $(OPTIONS) $(OR) \
-	$(BIN)/python -m scripts.natural $(NATURAL_DIR) $(OR) exit $$status
+	$(BIN)/python -m scripts.judge_natural $(NATURAL_DIR) $(OR) exit $$status
 
 natural-h: $(VENV)/.installed  ## time and ELBO against the number of latents, up to 1000; BUDGET=paper for 100,000 patches
 	$(BEGIN) $(NATURAL) experiment=natural_h1000 model.n_latents=100,200,300,500,1000 \
 		hydra.sweep.subdir='h_$${model.n_latents}' $(if $(SUFFIX),n_patches=20000 epochs=30) $(OPTIONS) $(OR) \
-	$(BIN)/python -m scripts.natural $(NATURAL_DIR) $(OR) exit $$status
+	$(BIN)/python -m scripts.judge_natural $(NATURAL_DIR) $(OR) exit $$status
 
 table1: peers $(VENV)/.installed-joblib  ## house, 8x8 patches, 64 latents, sigma 15, 25, 50, beside other systems; BUDGET=quick or paper
 	$(BEGIN) $(SWEEP) experiment=table1$(SUFFIX) $(OR) \
@@ -111,12 +111,12 @@ $(VENV)/.installed-joblib: $(VENV)/.installed
 runtime: $(VENV)/.installed  ## seconds per epoch against S, H, N and D
 	$(BIN)/python -m scripts.runtime
 
-paper:  ## all of the above, and the report; goes on where one has failed
+paper:  ## all of the above, and the report; continues where one has failed
 	$(BEGIN) $(MAKE) --keep-going bars natural natural-h table1 table2 table-n2v inpainting runtime $(OR) \
 	$(MAKE) report $(OR) exit $$status
 
 report: $(VENV)/.installed  ## one HTML page of all results found in outputs
-	$(BIN)/python -m scripts.report
+	$(BIN)/python -m scripts.html_page
 
 chaos: $(VENV)/.installed  ## kill a run 100 times and compare its end with an undisturbed one; CHAOS="--ranks 2"
 	$(BIN)/python -m scripts.chaos $(CHAOS)
@@ -125,7 +125,7 @@ scaling: $(VENV)/.installed  ## two processes against one; writes outputs/scalin
 	$(BIN)/python -m scripts.scaling
 
 bench: $(VENV)/.installed  ## seconds per epoch at the paper's settings, and memory; writes outputs/bench
-	$(BIN)/python scripts/bench.py
+	$(BIN)/python -m scripts.bench
 
 clean:  ## remove the environment and caches, keep outputs
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis dist

@@ -1,4 +1,4 @@
-"""How fast training is: `make bench`, or `python scripts/bench.py [--quick] [--out outputs/bench]`.
+"""How fast training is: `make bench`, or `python -m scripts.bench [--quick] [--out outputs/bench]`.
 
 Five settings, each in a process of its own: the paper's Table 1 and Table 2 (sigma=50), a linear model of 300 latents,
 a deep one on 16x16 patches, and Table 2 with its states in a file. All patches of a noisy picture (house where it is
@@ -21,25 +21,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import defaultdict
-from collections.abc import Callable
-from contextlib import contextmanager
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from tvae import fit as fit_module
-from tvae.atomic import write_atomically
-from tvae.config import Config, EaConfig, ImageConfig, LrConfig, ModelConfig, StatesConfig, UserError
-from tvae.datasets import Dataset, images
-from tvae.device import machine
-from tvae.evolution import draw_flips, flip, select_parents
-from tvae.fit import Fit
-from tvae.states import codes, keep_best, pack, unpack
-from tvae.streams import Stream
+from scripts.visits import batches, dense_visit, end_epoch, engine_visit, make_training, phases, seconds_of
+from tvae.core.fit import Fit
+from tvae.data.atomic import write_atomically
+from tvae.run.machine import machine
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "table 1": {"patch": 8, "latents": 64, "hidden": [64], "states": 200, "ea": (10, 9, 4), "noise": 25, "lr": 0.01},
@@ -51,100 +42,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 SETTINGS["table 2, states in a file"] = {**SETTINGS["table 2"], "memmap": True}
 AUTHORS = {"table 1": 114.0, "table 2": 120.0}  # seconds an epoch of the authors' code on two cores
-BATCH = 32
-
-
-def make_training(setting: dict[str, Any], folder: Path) -> Fit:
-    n_parents, n_children, n_generations = setting["ea"]
-    config = Config(
-        dataset=ImageConfig(name="house", standardise=True, patch_size=setting["patch"], train_stride=1),
-        model=ModelConfig(n_latents=setting["latents"], hidden=setting["hidden"], sigma2=None),
-        states=StatesConfig(n_states=setting["states"], memmap=setting.get("memmap", False)),
-        ea=EaConfig(n_parents=n_parents, n_children=n_children, n_generations=n_generations),
-        lr=LrConfig(kind="cyclic", max=setting["lr"]),
-        noise=setting["noise"],
-        epochs=1,
-        batch_size=BATCH,
-    )
-    try:
-        dataset = images.make(config)
-    except UserError:
-        config.dataset.name = "camera"
-        dataset = images.make(config)
-    if "points" in setting:
-        dataset = Dataset(dataset.data[: setting["points"]], dataset.shape)
-    return Fit(config, dataset, torch.device("cpu"), folder)
-
-
-def batches(fit: Fit, n_points: int) -> list[torch.Tensor]:
-    order = torch.randperm(len(fit.points.own), generator=torch.Generator().manual_seed(0))[:n_points]
-    return list(order.split(BATCH))
-
-
-def visit_all(visit: Callable[[torch.Tensor, int], None], indices: list[torch.Tensor], seed: int) -> float:
-    started = time.perf_counter()
-    for index in indices:
-        visit(index, seed)
-    return time.perf_counter() - started
-
-
-@contextmanager
-def phases(fit: Fit) -> Any:
-    """Within, the time spent in the parts of a visit is added up."""
-    spent: dict[str, float] = defaultdict(float)
-
-    def timed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        def wrapper(*args: Any, **options: Any) -> Any:
-            started = time.perf_counter()
-            try:
-                return function(*args, **options)
-            finally:
-                spent[name] += time.perf_counter() - started
-
-        return wrapper
-
-    originals = {name: getattr(fit_module, name) for name in ("e_step", "weighty_states", "set_gradient")}
-    fit_module.e_step = timed("E-step", originals["e_step"])
-    fit_module.weighty_states = timed("weights", originals["weighty_states"])
-    fit_module.set_gradient = timed("gradient", originals["set_gradient"])
-    add, step = fit.totals.add, fit.optimiser.step
-    fit.totals.add = timed("sums", add)  # type: ignore[method-assign]
-    fit.optimiser.step = timed("Adam", step)  # type: ignore[method-assign]
-    try:
-        yield spent
-    finally:
-        for name, function in originals.items():
-            setattr(fit_module, name, function)
-        fit.totals.add, fit.optimiser.step = add, step  # type: ignore[method-assign]
-
-
-def dense_visit(fit: Fit) -> Callable[[torch.Tensor, int], None]:
-    """The same visit, slow and obvious."""
-    model, ea = fit.model, fit.config.ea
-
-    def visit(index: torch.Tensor, seed: int) -> None:
-        x, rng = fit.points.data[index], Stream(seed, index)
-        z = unpack(fit.points.states[index], model.n_latents)
-        n_states = z.shape[1]
-        with torch.no_grad():
-            pools, values = [z], [model.log_joint(x, z)]
-            for _ in range(ea.n_generations):
-                place = select_parents(values[-1], ea.n_parents, ea.selection, rng)
-                parents = pools[-1].gather(1, place[..., None].expand(-1, -1, z.shape[2]))
-                flips = draw_flips(z.shape[2], ea.n_parents, ea.n_children, ea.n_flips, rng)
-                pools.append(flip(parents.repeat_interleave(ea.n_children, 1), flips.flatten(1, 2)))
-                values.append(model.log_joint(x, pools[-1]))
-            every, value = torch.cat(pools, 1), torch.cat(values, 1)
-            kept = keep_best(value, codes(pack(every), z.shape[2]), n_states)
-            z = every.gather(1, kept[..., None].expand(-1, -1, z.shape[2]))
-            weights = value.gather(1, kept).softmax(1)
-            fit.points.states[index] = pack(z)
-        fit.optimiser.zero_grad()
-        error = (model.decoder(z) - x[:, None]).square().sum(-1)
-        ((weights * error).sum() / (2 * model.sigma2 * len(x))).backward()
-        fit.optimiser.step()
-
-    return visit
 
 
 def gemm_peak() -> float:
@@ -166,21 +63,19 @@ def measure(setting: dict[str, Any], n_points: int, n_warm: int, n_repeats: int,
 def measure_training(
     fit: Fit, setting: dict[str, Any], n_points: int, n_warm: int, n_repeats: int, with_dense: bool
 ) -> dict[str, Any]:
-    indices = batches(fit, n_points)
+    visit, indices = engine_visit(fit), batches(fit, n_points)
     n_visited = sum(map(len, indices))
     for seed in range(n_warm):
-        visit_all(fit.visit, indices, seed)
-        fit_module.update_prior_and_noise(fit.model, fit.totals)
-        fit.totals = fit._new_totals()
-    times = [visit_all(fit.visit, indices, n_warm + seed) for seed in range(n_repeats)]
+        seconds_of(visit, indices, seed)
+        end_epoch(fit)
+    times = [seconds_of(visit, indices, n_warm + seed) for seed in range(n_repeats)]
     with phases(fit) as spent:
-        whole = visit_all(fit.visit, indices, n_warm + n_repeats)
+        whole = seconds_of(visit, indices, n_warm + n_repeats)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    sizes = fit.model.decoder.sizes
     n_evaluated = setting["states"] + math.prod(setting["ea"])
     scale = len(fit.points.own) / n_visited
     median = float(np.median(times))
-    flops = 2 * n_evaluated * n_visited * sum(a * b for a, b in pairwise(sizes))
+    flops = 2 * n_evaluated * n_visited * fit.model.decoder.cost
     found = {
         "n_points": len(fit.points.own),
         "n_visited": n_visited,
@@ -196,15 +91,15 @@ def measure_training(
     found["phases"]["rest"] = 1 - sum(found["phases"].values())
     if with_dense:
         few = indices[: max(2, len(indices) // 20)]
-        visit_all(dense_visit(fit), few[:1], 98)  # the first one has more to do
-        dense = visit_all(dense_visit(fit), few, 99) * len(fit.points.own) / sum(map(len, few))
+        seconds_of(dense_visit(fit), few[:1], 98)  # the first one has more to do
+        dense = seconds_of(dense_visit(fit), few, 99) * len(fit.points.own) / sum(map(len, few))
         found["seconds_per_epoch_dense"] = dense
     return found
 
 
 def measure_in_process(name: str, options: list[str]) -> dict[str, Any]:
     """In a process of its own, so that memory is that of one setting."""
-    command = [sys.executable, __file__, "--one", name, *options]
+    command = [sys.executable, "-m", "scripts.bench", "--one", name, *options]
     return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()[-1])
 
 

@@ -1,4 +1,4 @@
-"""Kill a run at random moments, let it go on each time, and compare its end with that of an undisturbed one.
+"""Kill a run at random moments, resume it each time, and compare its end with that of an undisturbed one.
 
     python -m scripts.chaos [--kills 100] [--ranks 1] [--seed 0] [--out outputs/chaos]
 
@@ -18,7 +18,6 @@ import multiprocessing
 import os
 import random
 import shutil
-import signal
 import socket
 import sys
 import time
@@ -29,13 +28,16 @@ from typing import Any
 
 import torch
 
-from tvae import checkpoint
-from tvae.datasets.named import camera
-from tvae.images import write_image
-from tvae.rundir import FIGURES, IMAGES
+from tvae.data.image_file import write_image
+from tvae.data.named import camera
+from tvae.run import checkpoint
+from tvae.run.figures import FIGURES
+from tvae.run.files import FIGURE_DIR, FINGERPRINT, HISTORY, METRICS
+from tvae.run.output_pictures import OUTPUT_PICTURES
+from tvae.run.ranks import Ranks
 
 NOTICES_WITHIN, ENDS_WITHIN = 5.0, 60.0  # seconds, for ranks that have lost one, and for those that are told to end
-FILES = ("data.sha256", *IMAGES, *(f"figures/{name}" for name in FIGURES))
+FILES = (FINGERPRINT, *OUTPUT_PICTURES, *(f"{FIGURE_DIR}/{name}" for name in FIGURES))
 
 context = multiprocessing.get_context("forkserver")  # a process that has all imported, from which others start at once
 context.set_forkserver_preload(["tvae.denoise", "torch.utils.tensorboard", "torch._dynamo", "matplotlib.pyplot"])
@@ -86,10 +88,10 @@ def wait(processes: Sequence[BaseProcess], seconds: float = 300.0) -> list[int |
 
 def result(directory: Path) -> dict[str, Any]:
     """Everything a run has made, without the time it took."""
-    saved = checkpoint.load_newest(directory)
+    saved = checkpoint.load_newest(directory, Ranks())
     assert saved is not None
-    metrics = json.loads((directory / "metrics.json").read_text())
-    with open(directory / "history.csv") as file:
+    metrics = json.loads((directory / METRICS).read_text())
+    with open(directory / HISTORY) as file:
         history = [{name: value for name, value in row.items() if name != "seconds"} for row in csv.DictReader(file)]
     rows = [{k: v for k, v in row.items() if k != "seconds"} for row in saved.content["history"]]
     return {
@@ -113,50 +115,66 @@ def differences(a: Any, b: Any, where: str = "") -> list[str]:
     return [] if a == b else [where or "/"]
 
 
+class Tormentor:
+    """Runs of a command in a folder, and kills at random moments."""
+
+    def __init__(self, options: Sequence[str], folder: Path, n_ranks: int, seed: int):
+        self.options, self.folder, self.n_ranks, self.rng = options, folder, n_ranks, random.Random(seed)
+        folder.mkdir(parents=True, exist_ok=True)
+        wait(self.begin("warm"))  # compiles what is compiled on first use
+        started = time.monotonic()
+        codes = wait(self.begin("undisturbed"))
+        self.duration = time.monotonic() - started
+        if any(codes):
+            sys.exit(f"the undisturbed run ended with {codes}; see {folder / 'undisturbed.log'}")
+        self.expected = result(folder / "undisturbed")
+
+    def begin(self, name: str, *more: str) -> list[BaseProcess]:
+        where = f"hydra.run.dir={self.folder / name}"
+        return start("denoise", [*self.options, where, *more], self.folder / f"{name}.log", self.n_ranks)
+
+    def run(self, name: str, n_kills: int, more: Sequence[str]) -> list[float]:
+        """Run to the end, killed at most so often on the way; returns the moments of the kills."""
+        killed_at: list[float] = []
+        while True:
+            # A checkpoint after every epoch or also within epochs: no result may change.
+            processes = self.begin(name, *more, f"checkpoint_seconds={self.rng.choice((0, 0.02))}")
+            moment = self.rng.uniform(0, 1.1 * self.duration)
+            if len(killed_at) < n_kills and None in wait(processes, moment):
+                if self.kill_one(processes):
+                    killed_at.append(moment)
+                if None in wait(processes, ENDS_WITHIN):
+                    sys.exit(f"{name}: a process outlived another by {ENDS_WITHIN:.0f} s")
+                if any(process.exitcode != 0 for process in processes):
+                    continue
+            codes = wait(processes)
+            if any(codes):
+                sys.exit(f"{name}: ended with {codes}; see {self.folder / name}.log")
+            return killed_at
+
+    def kill_one(self, processes: Sequence[BaseProcess]) -> bool:
+        """Whether one was still there to be killed; the others end by themselves, or are told to."""
+        victim = self.rng.choice(processes)
+        is_alive = victim.is_alive() and victim.pid is not None
+        if is_alive:
+            victim.kill()
+        for process in processes:  # one that waits for the others to come knows nothing yet
+            if None in wait([process], NOTICES_WITHIN):
+                process.terminate()
+        return is_alive
+
+
 def torment(
     options: Sequence[str], folder: Path, n_kills: int, n_ranks: int, seed: int, report: Callable[[str], Any] = print
 ) -> tuple[int, int]:
     """(finished runs, differences found), after so many kills."""
-    rng = random.Random(seed)
-    folder.mkdir(parents=True, exist_ok=True)
-
-    def begin(name: str, *more: str) -> list[BaseProcess]:
-        where = f"hydra.run.dir={folder / name}"
-        return start("denoise", [*options, where, *more], folder / f"{name}.log", n_ranks)
-
-    wait(begin("warm"))  # compiles what is compiled on first use
-    started = time.monotonic()
-    codes = wait(begin("undisturbed"))
-    duration = time.monotonic() - started
-    if any(codes):
-        sys.exit(f"the undisturbed run ended with {codes}; see {folder / 'undisturbed.log'}")
-    expected = result(folder / "undisturbed")
+    tormentor = Tormentor(options, folder, n_ranks, seed)
     n_done, n_runs, n_different = 0, 0, 0
     while n_done < n_kills:
-        name, killed_at = f"run_{n_runs}", []
-        while True:
-            # States in memory or in a file; a checkpoint after every epoch or also within epochs. No result may change.
-            saved_every = rng.choice((0, 0.02))
-            processes = begin(name, f"states.memmap={n_runs % 2 == 1}", f"checkpoint_seconds={saved_every}")
-            moment = rng.uniform(0, 1.1 * duration)
-            if n_done < n_kills and None in wait(processes, moment):
-                victim = rng.choice(processes)
-                if victim.is_alive() and victim.pid is not None:
-                    os.kill(victim.pid, signal.SIGKILL)
-                    n_done += 1
-                    killed_at.append(moment)
-                for process in processes:  # one that waits for the others to come knows nothing yet
-                    if None in wait([process], NOTICES_WITHIN):
-                        process.terminate()
-                if None in wait(processes, ENDS_WITHIN):
-                    sys.exit(f"{name}: a process outlived another by {ENDS_WITHIN:.0f} s")
-                if not all(process.exitcode == 0 for process in processes):
-                    continue
-            codes = wait(processes)
-            break
-        if any(codes):
-            sys.exit(f"{name}: ended with {codes}; see {folder / name}.log")
-        found = differences(expected, result(folder / name))
+        name = f"run_{n_runs}"
+        killed_at = tormentor.run(name, n_kills - n_done, [f"states.memmap={n_runs % 2 == 1}"])
+        found = differences(tormentor.expected, result(folder / name))
+        n_done += len(killed_at)
         n_runs += 1
         n_different += bool(found)
         moments = " ".join(f"{moment:.2f}" for moment in killed_at)

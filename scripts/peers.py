@@ -29,11 +29,11 @@ from skimage.restoration import (
     inpaint_biharmonic,
 )
 
-from tvae.atomic import write_atomically
-from tvae.config import UserError
-from tvae.datasets.images import add_noise, drop_pixels
-from tvae.datasets.named import read_named
-from tvae.metrics import psnr
+from tvae.core.errors import UserError
+from tvae.data.atomic import write_atomically
+from tvae.data.named import read_named
+from tvae.data.picture import add_noise, drop_pixels
+from tvae.restore.metrics import psnr
 
 SEEDS = (0, 1, 2)
 NOISE = (15.0, 25.0, 50.0)

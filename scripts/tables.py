@@ -14,161 +14,17 @@ from __future__ import annotations
 import argparse
 import csv
 import io
-import json
 import statistics
-import sys
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
+from scripts.table_rows import Row, collect, published
+from tvae.data.atomic import write_atomically
 
-from tvae.atomic import write_atomically
-from tvae.check import read_config
-from tvae.config import UserError
-from tvae.rundir import read_metrics
-
-PUBLISHED = Path(__file__).with_name("published.yaml")
-BUDGETS = ("quick", "paper", "linear")
-NAMES = {
-    "quick": "tvae, default recipe",
-    "paper": "tvae, the paper's parameters",
-    "linear": "var-BSC (our linear decoder)",
-}
-NAMES_IN = {("table1", "quick"): "tvae, quick"}  # with the table's patches and latents, not those of the recipe
-REPRODUCES = {"linear": "var-BSC", "BM3D": "BM3D", "dictionary (as KSVD)": "KSVD"}  # cited rows; ours: TVAE
-TVAE = "TVAE (paper)"
 LEGEND = (
     "Mean ± standard deviation (number of runs). Measured: here, all systems on the same corrupted arrays; cited: as "
     "published. Minutes of training, or of the whole restoration by other systems."
 )
-
-
-@dataclass
-class Row:
-    name: str
-    origin: str  # measured or cited
-    needs: str  # what it is given beside the image
-    cells: list[list[float]]  # PSNR of every run, for each column
-    minutes: list[list[float]] = field(default_factory=list)
-    note: str = ""  # epochs, or the source
-    reproduces: str | None = None  # the cited row that it does anew
-    spread: list[float] | None = None  # of a cited row, where it is published
-
-    def shown(self, column: int) -> str:
-        values = self.cells[column]
-        if not values:
-            return ""
-        if self.origin == "cited":
-            return f"{values[0]:.2f}" + (f" ± {self.spread[column]:.2f}" if self.spread else "")
-        if len(values) == 1:
-            return f"{values[0]:.2f} (1)"
-        return f"{statistics.mean(values):.2f} ± {statistics.stdev(values):.2f} ({len(values)})"
-
-    def mean(self, column: int) -> float | None:
-        return statistics.mean(self.cells[column]) if self.cells[column] else None
-
-
-def cited_rows(table: dict[str, Any]) -> list[Row]:
-    return [
-        Row(
-            row["name"], "cited", row["needs"], [[] if v is None else [v] for v in row["values"]], note=row["source"],
-            spread=row.get("spread"),
-        )
-        for row in table["rows"]
-    ]  # fmt: skip
-
-
-@dataclass
-class Run:
-    column: str  # which cells it belongs to
-    n_threads: int | None  # None: all cores
-    metrics: dict[str, Any]
-
-
-def read_run(directory: Path) -> Run | None:
-    """A finished run with a known clean image; nothing if it is none, and a line if it is damaged."""
-    metrics = read_metrics(directory)
-    try:
-        config = read_config(directory / "config.yaml")
-    except UserError as error:
-        print(f"left out: {error}", file=sys.stderr)
-        return None
-    if metrics is None:
-        print(f"left out: {directory / 'metrics.json'}: cannot be read", file=sys.stderr)
-        return None
-    if metrics.get("status") != "finished" or metrics.get("psnr") is None:
-        return None
-    if config.missing is not None:
-        return Run(f"dataset={config.dataset.name},missing={config.missing:g}", config.threads, metrics)
-    if config.dataset.name != "house":
-        print(f"left out: {directory}: of {config.dataset.name}, not of house", file=sys.stderr)
-        return None
-    return Run(f"noise={config.noise or 0:g}", config.threads, metrics)
-
-
-def runs_of(name: str, budget: str, outputs: Path) -> list[Run]:
-    """The runs of a row. For sigma 15 and 25 the paper's Table 2 repeats its Table 1."""
-    table = "table2" if name == "table-n2v" else name
-
-    def below(folder: str) -> list[Run]:
-        found = (read_run(path.parent) for path in sorted((outputs / folder / budget).glob("*/metrics.json")))
-        return [run for run in found if run is not None]
-
-    first = below("table1") if (table, budget) == ("table2", "paper") else []
-    return below(table) + [run for run in first if run.column != "noise=50"]
-
-
-def own_row(name: str, budget: str, columns: list[str], outputs: Path) -> Row | None:
-    runs = [run for run in runs_of(name, budget, outputs) if run.column in columns]
-    if not runs:
-        return None
-    title = NAMES_IN.get((name, budget), NAMES[budget])
-    reproduces = REPRODUCES.get(budget, TVAE)
-    row = Row(title, "measured", "nothing", [[] for _ in columns], [[] for _ in columns], reproduces=reproduces)
-    for run in runs:
-        row.cells[columns.index(run.column)].append(run.metrics["psnr"])
-        row.minutes[columns.index(run.column)].append(run.metrics["seconds"] / 60)
-    epochs = {run.metrics["epochs"] for run in runs}
-    threads = sorted({"all cores" if run.n_threads is None else f"{run.n_threads} thread(s)" for run in runs})
-    between = f"{min(epochs)} to {max(epochs)}" if len(epochs) > 1 else f"{max(epochs)}"
-    row.note = f"{between} epochs, {' or '.join(threads)} a run"
-    return row
-
-
-def peer_rows(folder: Path, columns: list[str]) -> list[Row]:
-    """What scripts/peers.py found on the same arrays: a file for each, named as the runs are."""
-    rows: dict[str, Row] = {}
-    for path in sorted(folder.glob("*.json")):
-        column = path.stem.rpartition(",seed=")[0]
-        if column not in columns:
-            continue
-        try:
-            peers = json.loads(path.read_text())
-        except ValueError:
-            print(f"left out: {path}: cannot be read", file=sys.stderr)
-            continue
-        for name, found in peers.items():
-            empty: tuple[list[list[float]], list[list[float]]] = ([[] for _ in columns], [[] for _ in columns])
-            new = Row(name, "measured", found["needs"], *empty, found["how"], REPRODUCES.get(name))
-            row = rows.setdefault(name, new)
-            row.cells[columns.index(column)].append(found["psnr"])
-            row.minutes[columns.index(column)].append(found["seconds"] / 60)
-    return sorted(rows.values(), key=lambda row: -(row.mean(0) or row.mean(len(columns) - 1) or 0))
-
-
-def published() -> dict[str, Any]:
-    content = OmegaConf.to_container(OmegaConf.load(PUBLISHED))
-    assert isinstance(content, dict)
-    return {str(name): table for name, table in content.items()}
-
-
-def collect(name: str, outputs: Path) -> tuple[dict[str, Any], list[Row]]:
-    table = published()[name]
-    columns = table["columns"]
-    own = [own_row(name, budget, columns, outputs) for budget in BUDGETS]
-    peers = peer_rows(outputs / "peers", columns) if name != "table-n2v" else []
-    return table, [row for row in own if row is not None] + peers + cited_rows(table)
 
 
 def header(columns: list[str]) -> list[str]:

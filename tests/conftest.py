@@ -6,11 +6,16 @@ import pytest
 import torch
 from hydra.core.global_hydra import GlobalHydra
 
-from tvae.config import BarsConfig, Config, EaConfig, LrConfig, ModelConfig, StatesConfig
-from tvae.decoder import Decoder
-from tvae.images import write_tiff
-from tvae.model import Model
-from tvae.states import init_states
+from tvae.core.decoder import Mlp
+from tvae.core.evolution import EaConfig
+from tvae.core.model import ModelConfig, gaussian_model
+from tvae.core.schedule import LrConfig
+from tvae.core.states import StatesConfig, init_states
+from tvae.data.image_file import write_tiff
+from tvae.data.sets.bars import BarsConfig
+from tvae.engines.torch_engine import e_step
+from tvae.options.schema import Config
+from tvae.run import record
 
 
 @pytest.fixture(autouse=True)
@@ -43,15 +48,21 @@ def command(monkeypatch, capfd, tmp_path):
     return run
 
 
+@pytest.fixture
+def _no_figures(monkeypatch):
+    """Runs draw no figures, which take longer than small runs themselves."""
+    monkeypatch.setattr(record, "write_figures", lambda *_: None)
+
+
 def random_model(n_latents=6, hidden=(5,), n_outputs=7, activation="relu", seed=0, sigma2=0.3, dtype=torch.float64):
     """A model with nothing at zero, so that no mistake can hide."""
     rng = torch.Generator().manual_seed(seed)
-    decoder = Decoder(n_latents, list(hidden), n_outputs, activation, rng).to(dtype)
+    decoder = Mlp(n_latents, list(hidden), n_outputs, activation, rng).to(dtype)
     with torch.no_grad():
         for bias in decoder.biases:
             bias.normal_(generator=rng)
     pi = 0.05 + 0.5 * torch.rand(n_latents, generator=rng, dtype=dtype)
-    return Model(decoder, pi, sigma2)
+    return gaussian_model(decoder, pi, sigma2)
 
 
 def random_data(n_points=5, n_outputs=7, seed=1, dtype=torch.float64):
@@ -69,6 +80,14 @@ def draw_states(pi, n_states, n_points, shared, rng):
     return packed
 
 
+def evaluated(hidden=(5,), masked=False, n_points=40, n_states=12):
+    """A model, data, their mask or None, and the E-step that evaluates S states of each data point."""
+    model, x = random_model(hidden=hidden), random_data(n_points)
+    observed = random_mask(n_points) if masked else None
+    packed = draw_states(model.pi, n_states, n_points, False, torch.Generator().manual_seed(4))
+    return model, x, observed, e_step(model, EaConfig(), x, packed, None, observed)
+
+
 def small_config(**changes):
     """A bars run of a second."""
     config = Config(
@@ -84,6 +103,20 @@ def small_config(**changes):
     for name, value in changes.items():
         setattr(config, name, value)
     return config
+
+
+def load(config):
+    """The data of a configuration without open options."""
+    return config.dataset.make(config, config.dataset.open(config))
+
+
+def same(a, b):
+    """Equal to the last bit, through dictionaries and lists, but for the time it took."""
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[k], b[k]) for k in a if k != "seconds")
+    if isinstance(a, list):
+        return len(a) == len(b) and all(map(same, a, b))
+    return torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
 
 
 @pytest.fixture

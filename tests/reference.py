@@ -45,11 +45,11 @@ ACTIVATIONS = {
 
 
 class Theta:
-    """pi, sigma2 and the decoder of a `tvae.model.Model`, as numpy arrays."""
+    """pi, sigma2 and the decoder of `tvae.core.model.gaussian_model`, as numpy arrays."""
 
     def __init__(self, model):
         self.pi = model.pi.double().numpy()
-        self.sigma2 = float(model.sigma2)
+        self.sigma2 = float(model.likelihood.sigma2)
         self.weights = [w.detach().double().numpy() for w in model.decoder.weights]
         self.biases = [b.detach().double().numpy() for b in model.decoder.biases]
         self.activation = np.vectorize(ACTIVATIONS[model.decoder.activation], otypes=[float])

@@ -13,19 +13,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from hydra import compose, initialize_config_dir
 from numpy.typing import NDArray
-from tqdm import tqdm
 
-from tvae import config as configuration
-from tvae.check import resolve
-from tvae.config import Config, UserError, conf_dir
-from tvae.datasets import Picture, images
-from tvae.fit import make_fit
-from tvae.images import Image, from_array, to_output
-from tvae.recipe import complete
-from tvae.restore import Restored, restore, warn_of_blind_patches
+from tvae.core.errors import UserError
+from tvae.data.image_file import Image, from_array, to_output
+from tvae.data.picture import Picture, check_content
+from tvae.options.checks import resolve
+from tvae.options.schema import Config, conf_dir, register
+from tvae.run.session import train_in_memory
 
 # Options of the commands that are about files and run directories
 MEANINGLESS = ("noise", "missing", "clean", "mask", "run", "init_from", "data_dir", "restart")
@@ -82,12 +78,8 @@ def _restore(
     seed = rng if isinstance(rng, (int, np.integer)) else int(np.random.default_rng(rng).integers(2**31))
     config = _compose([*overrides, f"seed={seed}"])
     picture = _picture(image, mask)
-    images.check_content(picture.noisy, picture.missing, "the image")
-    n_threads = torch.get_num_threads()
-    try:
-        found = _train_and_restore(complete(config, picture), picture, keep_observed)
-    finally:
-        torch.set_num_threads(n_threads)
+    check_content(picture.noisy, picture.missing, "the image")
+    found = train_in_memory(config, picture, keep_observed)
 
     def back(pixels: np.ndarray) -> np.ndarray:
         if channel_axis is None:
@@ -98,18 +90,8 @@ def _restore(
     return (restored, back(found.uncertainty)) if return_uncertainty else restored
 
 
-def _train_and_restore(config: Config, picture: Picture, keep_observed: bool) -> Restored:
-    fit = make_fit(config, images.make(config, picture))
-    warn_of_blind_patches(fit)
-    with tqdm(total=fit.n_epochs, unit="epoch", disable=None) as bar:
-        for epoch in fit.epochs():
-            bar.set_postfix({"ELBO": f"{epoch.elbo:.3f}", "sigma": f"{epoch.sigma:.4g}"}, refresh=False)
-            bar.update()
-    return restore(fit, picture, keep_observed, config.restore_rounds)
-
-
 def _compose(overrides: Sequence[str]) -> Config:
-    configuration.register()
+    register()
     with initialize_config_dir(conf_dir(), version_base="1.3"):
         config = resolve(compose("config", ["dataset=file", "image=image", *overrides]))
     for name in MEANINGLESS:

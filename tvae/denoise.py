@@ -8,11 +8,11 @@ from typing import Any
 import hydra
 from omegaconf import DictConfig
 
-from tvae import app
-from tvae.config import Config, conf_dir, refuse
-from tvae.ranks import join
-from tvae.restore_run import restore_run
-from tvae.train import train
+from tvae.core.errors import refuse
+from tvae.options.schema import Config, conf_dir
+from tvae.run import command
+from tvae.run.again import restore_run
+from tvae.run.session import train
 
 
 def denoise(config: Config, path: Path) -> dict[str, Any]:
@@ -20,20 +20,20 @@ def denoise(config: Config, path: Path) -> dict[str, Any]:
     if config.run is not None:
         return restore_run(config, path, keep_observed=False)
     problem = "nothing to denoise: give image=FILE, or noise=LEVEL to add noise to the data set's picture"
-    join().together(lambda: refuse(config.image is None and config.noise is None, problem))
+    refuse(config.image is None and config.noise is None, problem)
     return train(config, path, keep_observed=False)
 
 
 @hydra.main(version_base="1.3", config_path=conf_dir(), config_name="config")
 def job(cfg: DictConfig) -> None:
-    app.run(denoise, cfg)
+    command.run(denoise, cfg)
 
 
 def main() -> None:
-    app.launch(job)
+    command.launch(job)
 
 
 if __name__ == "__main__":
     main()
 else:
-    app.callable_as(__name__, "denoise")
+    command.callable_as(__name__, "denoise")

@@ -8,11 +8,11 @@ from typing import Any
 import hydra
 from omegaconf import DictConfig
 
-from tvae import app
-from tvae.config import Config, conf_dir, refuse
-from tvae.ranks import join
-from tvae.restore_run import restore_run
-from tvae.train import train
+from tvae.core.errors import refuse
+from tvae.options.schema import Config, conf_dir
+from tvae.run import command
+from tvae.run.again import restore_run
+from tvae.run.session import train
 
 
 def inpaint(config: Config, path: Path) -> dict[str, Any]:
@@ -20,20 +20,20 @@ def inpaint(config: Config, path: Path) -> dict[str, Any]:
     if config.run is not None:
         return restore_run(config, path, keep_observed=None)
     problem = "nothing to fill in: give image=FILE with mask=FILE, or missing=FRACTION to drop pixels"
-    join().together(lambda: refuse(config.image is config.missing is config.mask is None, problem))
+    refuse(config.image is config.missing is config.mask is None, problem)
     return train(config, path)
 
 
 @hydra.main(version_base="1.3", config_path=conf_dir(), config_name="config")
 def job(cfg: DictConfig) -> None:
-    app.run(inpaint, cfg)
+    command.run(inpaint, cfg)
 
 
 def main() -> None:
-    app.launch(job)
+    command.launch(job)
 
 
 if __name__ == "__main__":
     main()
 else:
-    app.callable_as(__name__, "inpaint")
+    command.callable_as(__name__, "inpaint")

@@ -3,9 +3,9 @@
     python -m tvae.search experiment=house_50 space=denoise [n_trials=20] [objective=elbo]
 
 Every other word is an override that all trials share. The study, in SQLite, and the trials' run directories are in the
-search's own directory (`hydra.run.dir`). The same command goes on with a search that was stopped, and with the trials
-that were under way in it; started more than once at a time, it shares the work. Trials whose ELBO is below the median
-of the others at the same epoch are given up. `experiment/best.yaml` holds the best options found:
+search's own directory (`hydra.run.dir`). The same command resumes a search that was stopped, and the trials that were
+under way in it; started more than once at a time, it shares the work. Trials whose ELBO is below the median of the
+others at the same epoch are stopped early. `experiment/best.yaml` holds the best options found:
 
     python -m tvae.train --config-dir DIRECTORY experiment=best
 """
@@ -21,14 +21,16 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from tvae import app, datasets
-from tvae.config import UserError, conf_dir
-from tvae.ranks import join
-from tvae.recipe import complete
+from tvae.core.errors import UserError
+from tvae.options.recipe import prepare
+from tvae.options.schema import conf_dir
+from tvae.run import command
+from tvae.run.connection import join
 
 try:
-    from tvae.space import read_space
-    from tvae.study import Search, compose_trial
+    from tvae.study.experiment import compose_trial
+    from tvae.study.space import read_space
+    from tvae.study.trials import Search
 except ImportError:
     print("error: the search needs optuna: pip install '.[search]'", file=sys.stderr)
     sys.exit(2)
@@ -78,7 +80,7 @@ def search(cfg: DictConfig, path: Path, options: Options) -> None:
         raise UserError(
             f"{of_data[0]}: changes the data, and ELBOs of different data do not compare; objective=psnr does"
         )
-    dataset = datasets.load(complete(compose_trial(shared)))  # a mistake in what all share is one mistake
+    _, dataset = prepare(compose_trial(shared))  # a mistake in what all share is one mistake
     has_clean = dataset.picture is not None and dataset.picture.clean is not None
     if (options.objective == "psnr" and not has_clean) or (
         options.objective == "elbo_test" and dataset.held_out is None
@@ -95,13 +97,13 @@ def start() -> None:
 
     @hydra.main(version_base="1.3", config_path=conf_dir(), config_name="config")
     def job(cfg: DictConfig) -> None:
-        app.run(lambda config, path: search(cfg, path, options), cfg)
+        command.run(lambda config, path: search(cfg, path, options), cfg)
 
     job()
 
 
 def main() -> None:
-    app.launch(start)
+    command.launch(start)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,175 @@
+"""Natural image patches by commands: a start from another run, the experiment from end to end, mistakes."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from tvae.core.errors import TrainingFailed
+from tvae.core.fit import Fit
+from tvae.run.initialise import load_model
+
+pytestmark = pytest.mark.usefixtures("own_cache")
+
+
+@pytest.fixture
+def linear(command, folder):
+    """A linear run of some epochs, in the folder `linear`, and its options."""
+    shared = ["dataset=vanhateren", "dataset.patch_size=6", "model.n_latents=20", "n_patches=400", f"data_dir={folder}"]
+    code, out = command("train", *shared, "model=linear", "epochs=8", "hydra.run.dir=linear")
+    assert code == 0, out
+    return shared
+
+
+STILL = ["lr=constant", "lr.max=1e-12"]  # a decoder that does not move
+
+
+def test_a_deep_run_starts_where_the_linear_one_ended(command, linear):
+    """Parameters, pi, sigma2 and both sets of states are carried over: the first epoch has the last one's ELBO."""
+    code, out = command("train", *linear, *STILL, "epochs=1", "init_from=linear", "hydra.run.dir=deep")
+    assert code == 0, out
+    before, after = (json.loads(Path(name, "metrics.json").read_text()) for name in ("linear", "deep"))
+    assert after["elbo"] > before["elbo"] - 0.01
+    assert after["elbo_test"] > before["elbo_test"] - 0.3  # pi and sigma2 have moved with the training data
+    code, out = command("train", *linear, *STILL, "epochs=1", "hydra.run.dir=anew")
+    assert json.loads(Path("anew/metrics.json").read_text())["elbo"] < before["elbo"] - 1  # without a start: far below
+
+
+def test_held_out_data_and_a_start_survive_an_interruption(command, linear, monkeypatch):
+    """A run that starts from another and is stopped ends as if it had not been."""
+    options = [*linear, "epochs=4", "init_from=linear", "checkpoint_seconds=0"]
+    assert command("train", *options, "hydra.run.dir=whole")[0] == 0
+    real = Fit.finish_epoch
+
+    def fail_in_the_third(fit):
+        if fit.epoch == 2:
+            raise TrainingFailed("made to fail")
+        return real(fit)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Fit, "finish_epoch", fail_in_the_third)
+        code, out = command("train", *options, "hydra.run.dir=stopped")
+        assert code == 1, out
+    code, out = command("train", *options, "hydra.run.dir=stopped")
+    assert code == 0
+    assert "resumed after epoch 2" in out
+    whole, stopped = (json.loads(Path(name, "metrics.json").read_text()) for name in ("whole", "stopped"))
+    assert (whole["elbo"], whole["elbo_test"]) == (stopped["elbo"], stopped["elbo_test"])
+    parts = [load_model(Path(name))[2] for name in ("whole", "stopped")]
+    states = [next(part.load() for part in found if part.name == "test_states") for found in parts]
+    assert torch.equal(*states)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["model.n_latents=30"], "maps 20 latents to 36 values, this one 30 to 36"),
+        (["model.hidden=[4]"], "every hidden layer needs at least 20 units"),
+    ],
+)
+def test_a_start_that_does_not_fit_costs_nothing(command, linear, options, message):
+    """Not even with restart=true is a run thrown away for one that cannot begin."""
+    assert command("train", *linear, "epochs=1", "hydra.run.dir=mine")[0] == 0
+    before = Path("mine/checkpoint.pt").read_bytes()
+    code, out = command("train", *linear, *options, "init_from=linear", "restart=true", "hydra.run.dir=mine")
+    assert code == 2
+    assert message in out
+    assert Path("mine/checkpoint.pt").read_bytes() == before
+    code, out = command("train", *linear, *options, "init_from=linear", "hydra.run.dir=new")
+    assert code == 2
+    assert not list(Path("new").iterdir())
+    code, out = command("train", *linear, "init_from=mine", "restart=true", "hydra.run.dir=mine")
+    assert code == 2
+    assert "init_from=mine: is the directory of this run itself" in out
+
+
+TRAIN = ["experiment=natural_linear", "dataset.patch_size=6", "model.n_latents=20", "n_patches=400", "epochs=3"]
+
+
+def test_experiment_end_to_end(command, folder, capfd):
+    """Linear, then deep and continued linear from the same point, and the figures of the script."""
+    shared = [*TRAIN, f"data_dir={folder}"]
+    out = folder.parent / "natural"
+    code, text = command("train", *shared, f"hydra.run.dir={out}/linear_0")
+    assert code == 0, text
+    start = json.loads((out / "linear_0" / "metrics.json").read_text())
+    assert start["elbo_test"] is not None
+    assert (out / "linear_0" / "figures" / "latents.png").is_file()
+    still = ["lr.min=1e-9", "lr.max=1e-9"]
+    init = f"init_from={out}/linear_0"
+    code, text = command(
+        "train",
+        "experiment=natural_deep",
+        *shared[1:],
+        "model.hidden=[20]",
+        init,
+        *still,
+        f"hydra.run.dir={out}/deep_0",
+    )
+    assert code == 0, text
+    code, text = command("train", *shared, init, f"hydra.run.dir={out}/continued_0")
+    assert code == 0, text
+    deep = json.loads((out / "deep_0" / "metrics.json").read_text())
+    for h in (8, 16):
+        code, text = command(
+            "train", "experiment=natural_h1000", *shared[1:], f"model.n_latents={h}", "model.hidden=[5]",
+            "states.n_states=16", f"hydra.run.dir={out}/h_{h}",
+        )  # fmt: skip
+        assert code == 0, text
+
+    from scripts import judge_natural as script
+
+    script.main(str(out))
+    printed = capfd.readouterr().out
+    assert "held-out patches: deep is above linear by" in printed
+    assert "H=16" in printed
+    found = json.loads((out / "natural.json").read_text())
+    continued = json.loads((out / "continued_0" / "metrics.json").read_text())
+    assert found["gain"]["elbo_test"]["gain"]["mean"] == pytest.approx(deep["elbo_test"] - continued["elbo_test"])
+    assert (out / "natural_elbo.png").is_file()
+    assert (out / "natural_h.png").is_file()
+
+
+def test_no_finished_runs(tmp_path):
+    from scripts import judge_natural as script
+
+    with pytest.raises(SystemExit, match="no finished runs"):
+        script.main(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["data_dir={empty}"], "vanhateren: no images there; put .iml, .imc, TIFF or PNG files into it"),
+        (["dataset.images=[imk00001.iml]"], "imk00001.iml: not in data_dir; only imk00152.iml, imk00377.iml"),
+        (["dataset.images=[imk00377.iml]"], "imk00377.iml: cannot be downloaded from http://127.0.0.1:9/vanhateren"),
+        (["dataset=natural", "dataset.images=[house]"], "dataset=natural has astronaut, camera"),
+        (["dataset=natural", "dataset.patch_size=999"], "do not hold a patch of 999x999"),
+        (["dataset=natural", "noise=3"], "noise=3.0: dataset=natural is no image"),
+        (["dataset=natural", "dataset.retained=0"], "dataset.retained=0.0: must be above 0"),
+        (["dataset=bars", "n_patches=3"], "n_patches=3: is for patches of natural images, not for dataset=bars"),
+    ],
+)
+def test_mistakes(command, tmp_path, overrides, message):
+    (tmp_path / "empty" / "vanhateren").mkdir(parents=True)
+    overrides = [o.format(empty=tmp_path / "empty") for o in overrides]
+    code, out = command("train", "dataset=vanhateren", "epochs=1", *overrides)
+    assert code == 2, out
+    assert message in out
+    assert "Traceback" not in out
+    assert len(out.strip().splitlines()) <= 2  # a line before it may say that a download is tried
+
+
+def test_fewer_patches_than_latents_is_said(command, folder):
+    code, out = command("train", *TRAIN, f"data_dir={folder}", "n_patches=15", "epochs=1", "hydra.run.dir=few")
+    assert code == 0, out
+    assert "n_patches=15: fewer than model.n_latents=20" in out
+
+
+def test_init_from_other_data_takes_only_parameters(command, folder):
+    shared = [*TRAIN, f"data_dir={folder}", "epochs=1"]
+    assert command("train", *shared, "hydra.run.dir=a")[0] == 0
+    code, out = command("train", *shared, "dataset.seed=1", "init_from=a", "hydra.run.dir=b")
+    assert code == 0
+    assert "other data, so only its parameters are taken over" in out

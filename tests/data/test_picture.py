@@ -1,0 +1,50 @@
+"""How a clean picture is corrupted, and what its noise is estimated to be."""
+
+import numpy as np
+import pytest
+
+from tvae.data.named import camera
+from tvae.data.picture import add_noise, drop_pixels, estimate_noise
+
+
+def test_noise_has_the_wanted_statistics():
+    pixels = np.full((200, 200, 3), 100.0)
+    noisy = add_noise(pixels, 50, seed=0)
+    noise = (noisy - pixels).ravel()
+    assert abs(noise.mean()) < 4 * 50 / np.sqrt(noise.size)
+    assert noise.std() == pytest.approx(50, rel=4 / np.sqrt(2 * noise.size))
+    assert noisy.min() < 0  # not clipped
+    assert noisy.max() > 255
+    channels = np.corrcoef((noisy - pixels).reshape(-1, 3).T)
+    assert np.abs(channels - np.eye(3)).max() < 4 / np.sqrt(40000)
+    assert (pixels == 100).all()
+
+
+def test_noise_is_in_grey_levels_whatever_the_peak():
+    pixels = np.zeros((9, 9, 1))
+    np.testing.assert_allclose(add_noise(pixels, 25, 3, peak=65535.0), 257 * add_noise(pixels, 25, 3))
+    np.testing.assert_allclose(add_noise(pixels, 25, 3, peak=1.0), add_noise(pixels, 25, 3) / 255)
+
+
+@pytest.mark.parametrize("missing", [0, 0.1, 0.5, 0.8])
+def test_dropped_pixels_are_counted_exactly_and_spread(missing):
+    dropped = drop_pixels((60, 40), missing, seed=0)
+    assert (dropped.shape, dropped.dtype) == ((60, 40), bool)
+    assert dropped.sum() == round(missing * 60 * 40)
+    halves = dropped[:30].mean(), dropped[:, :20].mean()
+    np.testing.assert_allclose(halves, missing, atol=4 * np.sqrt(missing * (1 - missing) / 1200) + 1e-9)
+
+
+@pytest.mark.parametrize("missing", [0.0, 0.5])
+@pytest.mark.parametrize("noise", [10, 25, 50])
+def test_noise_is_estimated_from_the_image(noise, missing):
+    """To 15 %, and a little more where the picture's own detail passes for noise."""
+    pixels = add_noise(camera().pixels, noise, seed=3)
+    mask = drop_pixels(pixels.shape, missing, seed=4) if missing else None
+    if mask is not None:
+        pixels[mask] = 0
+    assert abs(estimate_noise(pixels, mask) - noise) < 0.15 * noise + 2
+
+
+def test_noise_of_an_image_without_a_whole_block():
+    assert estimate_noise(np.ones((4, 4, 1)), np.ones((4, 4), dtype=bool)) == 0.0

@@ -1,0 +1,53 @@
+"""What the default recipe chooses: by the noise it estimates, and by the size of the image."""
+
+import numpy as np
+import pytest
+from composing import checked
+
+from tvae.data.image_file import write_image
+from tvae.data.named import camera
+from tvae.data.picture import add_noise
+from tvae.options.recipe import complete
+
+
+def completed(*overrides):
+    config = checked(*overrides)
+    return complete(config, config.dataset.open(config))
+
+
+@pytest.mark.parametrize(
+    ("corruption", "patch_size", "rate"),
+    [("noise=50", 12, 0.005), ("noise=25", 10, 0.005), ("noise=15", 8, 0.005), ("missing=0.5", 8, 0.0025)],
+)
+def test_more_noise_takes_larger_patches(corruption, patch_size, rate):
+    config = completed("dataset=camera", corruption)
+    assert (config.dataset.patch_size, config.lr.max) == (patch_size, rate)
+    assert (config.model.n_latents, config.model.hidden) == (256, [256])
+    assert 35 <= config.epochs <= 45
+
+
+def test_the_noise_is_measured_and_not_told(tmp_path):
+    """A picture that is noisy already gets the same as one to which the noise is added here."""
+    write_image(
+        tmp_path / "noisy.png", np.rint(add_noise(camera().pixels, 25, 0)).clip(0, 255).astype(np.uint8)[..., 0]
+    )
+    told = completed("dataset=camera", "noise=25")
+    blind = completed(f"image={tmp_path}/noisy.png")
+    assert (blind.dataset.patch_size, blind.lr.max) == (told.dataset.patch_size, told.lr.max)
+
+
+@pytest.mark.parametrize(
+    ("side", "n_latents", "train_stride"), [(40, 64, 1), (90, 128, 1), (200, 256, 1), (600, 256, 2), (1300, 256, 4)]
+)
+def test_size_decides_latents_epochs_and_how_many_patches_are_trained_on(tmp_path, side, n_latents, train_stride):
+    write_image(tmp_path / "a.png", np.random.default_rng(0).integers(0, 255, (side, side), dtype=np.uint8))
+    config = completed(f"image={tmp_path}/a.png")
+    assert (config.model.n_latents, config.dataset.train_stride) == (n_latents, train_stride)
+    assert 15 <= config.epochs <= 200
+
+
+def test_what_is_set_stays(tmp_path):
+    given = ["dataset.patch_size=6", "dataset.train_stride=3", "model.n_latents=20", "model.hidden=[7,8]", "epochs=3"]
+    config = completed("dataset=camera", "noise=25", "lr.max=0.02", *given)
+    assert (config.dataset.patch_size, config.dataset.train_stride, config.lr.max) == (6, 3, 0.02)
+    assert (config.model.n_latents, config.model.hidden, config.epochs) == (20, [7, 8], 3)

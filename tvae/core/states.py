@@ -1,0 +1,139 @@
+"""Phi: the sets of binary states, S distinct ones for each data point, eight latents to a byte.
+
+Bit h of a state is bit h % 8 of byte h // 8. A state's `code` is the sum (modulo 2^64) of one fixed random 64-bit
+number for each latent that is on: flipping a latent adds or subtracts its number, equal states have equal codes, and
+two different states among the few hundred of a data point share one with probability below 1e-14.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tvae.core.fields import option
+from tvae.core.streams import generator
+
+
+@dataclass
+class StatesConfig:
+    n_states: int = option(64, "S: states of each data point", ge=1)
+    shared: bool = option(True, "all data points start from the same states, else each from its own")
+    memmap: bool = option(False, "states live in a file of the run directory, for more than fit into memory (CPU)")
+
+
+def pack(z: Tensor) -> Tensor:
+    """(..., H) zeros and ones -> (..., ceil(H/8)) uint8."""
+    bits = F.pad(z.to(torch.uint8), (0, -z.shape[-1] % 8)).unflatten(-1, (-1, 8))
+    return (bits << torch.arange(8, dtype=torch.uint8, device=z.device)).sum(-1, dtype=torch.uint8)
+
+
+@lru_cache
+def _byte_table(dtype: torch.dtype, device: torch.device) -> Tensor:
+    """(256, 8): the eight bits of every byte."""
+    return (torch.arange(256, device=device)[:, None] >> torch.arange(8, device=device) & 1).to(dtype)
+
+
+def unpack(packed: Tensor, n_latents: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """(..., ceil(H/8)) uint8 -> (..., H) zeros and ones. One table lookup per byte."""
+    return F.embedding(packed.int(), _byte_table(dtype, packed.device)).flatten(-2)[..., :n_latents]
+
+
+@lru_cache
+def code_numbers(n_latents: int, device: torch.device) -> Tensor:
+    """(H,) int64: the random number of each latent, the same in every run."""
+    return torch.randint(-(2**63), 2**63 - 1, (n_latents,), generator=generator(0, "codes")).to(device)
+
+
+@lru_cache
+def _code_table(n_latents: int, device: torch.device) -> Tensor:
+    """(ceil(H/8) * 256,) int64: the code of every value of every byte."""
+    numbers = F.pad(code_numbers(n_latents, device), (0, -n_latents % 8)).view(-1, 1, 8)
+    return (numbers * _byte_table(torch.int64, device)).sum(-1).flatten()
+
+
+def codes(packed: Tensor, n_latents: int) -> Tensor:
+    """(..., ceil(H/8)) uint8 -> (...) int64."""
+    offset = torch.arange(0, packed.shape[-1] * 256, 256, dtype=torch.int64, device=packed.device)
+    return _code_table(n_latents, packed.device)[packed + offset].sum(-1)
+
+
+def is_repeated(code: Tensor) -> Tensor:
+    """(B, C) int64 -> (B, C) bool: true where the same code stands further left in the row."""
+    in_order, place = code.sort(dim=1, stable=True)
+    repeated = F.pad(in_order[:, 1:] == in_order[:, :-1], (1, 0))
+    return torch.zeros_like(repeated).scatter(1, place, repeated)
+
+
+def keep_best(log_joint: Tensor, code: Tensor, n_states: int) -> Tensor:
+    """(B, C) fitness and codes -> (B, S) places of the S fittest distinct states: Eq. (8) for all pairs at once."""
+    fitness = log_joint.masked_fill(is_repeated(code), -torch.inf)
+    return fitness.topk(n_states, dim=1, sorted=False).indices
+
+
+def put_rows(states: Tensor, index: Tensor, packed: Tensor) -> None:
+    """states[index] = packed, for (N, S, ceil(H/8)) and (B, S, ceil(H/8)); eight bytes at a time if they divide."""
+    unit = torch.int64 if states.shape[1:].numel() % 8 == 0 else torch.uint8
+    states.flatten(1).view(unit)[index] = packed.flatten(1).view(unit)
+
+
+def all_states(n_latents: int) -> Tensor:
+    """(2^H, H) uint8: every state there is."""
+    return (torch.arange(2**n_latents)[:, None] >> torch.arange(n_latents) & 1).to(torch.uint8)
+
+
+def init_states(
+    out: Tensor,
+    pi: Tensor,
+    shared: bool,
+    rng: Callable[[int], torch.Generator],
+    first: int = 0,
+    n_points: int | None = None,
+    release: Callable[[], None] = lambda: None,
+) -> None:
+    """Fill `out` (N, S, ceil(H/8)) uint8 from the prior: S distinct states for each data point, or one set for all.
+
+    `rng`: for a set that begins with this data point. `first`, `n_points`: the number of the first data point and of
+    all, where `out` is only of some of them. `release`: called now and then, to drop what is in memory of a file.
+    """
+    n_latents, n_states = len(pi), out.shape[1]
+    n_all = 2**n_latents if n_latents <= 12 else 0
+    draw = _draw_from_all if n_all else _draw_by_rejection
+    n_points = len(out) if n_points is None else n_points
+    n_at_once = max(1, 2**24 // (n_states * n_latents + n_all))
+    one_set = draw(pi, n_states, 1, rng(0)) if n_states == n_all or shared else None
+    for start in range(first - first % n_at_once, first + len(out), n_at_once):
+        low, high = max(start, first), min(start + n_at_once, first + len(out))
+        if one_set is not None:
+            drawn = one_set
+        else:  # drawn together, so that a data point gets the same states on any rank
+            drawn = draw(pi, n_states, min(n_at_once, n_points - start), rng(start))[low - start : high - start]
+        out[low - first : high - first] = drawn
+        release()
+
+
+def _draw_from_all(pi: Tensor, n_states: int, n_sets: int, rng: torch.Generator) -> Tensor:
+    """Sampling without replacement from all 2^H states: the S largest of log p(z) + Gumbel noise."""
+    z = all_states(len(pi))
+    log_prior = z.to(pi.dtype) @ torch.logit(pi)
+    noise = -torch.rand(n_sets, len(z), generator=rng, dtype=torch.float64).log().neg().log()
+    return pack(z)[(log_prior + noise).topk(n_states, dim=1).indices]
+
+
+def _draw_by_rejection(pi: Tensor, n_states: int, n_sets: int, rng: torch.Generator) -> Tensor:
+    """The first S distinct ones of a row of draws. Where the prior is too sharp for S, it is flattened step by step."""
+    n_latents, n_draws = len(pi), 2 * n_states + 16
+    p = pi
+    packed = torch.empty(n_sets, 0, (n_latents + 7) // 8, dtype=torch.uint8)
+    while True:
+        z = torch.rand(n_sets, n_draws, n_latents, generator=rng, dtype=p.dtype) < p
+        packed = torch.cat([packed, pack(z)], dim=1)
+        repeated = is_repeated(codes(packed, n_latents))
+        if (~repeated).sum(1).min() >= n_states:
+            first = repeated.to(torch.int8).argsort(dim=1, stable=True)[:, :n_states]
+            return packed.gather(1, first[..., None].expand(-1, -1, packed.shape[-1]))
+        p = 0.8 * p + 0.1

@@ -1,0 +1,112 @@
+"""A data set: its options, and what a run trains on.
+
+Each data set is a module of `tvae.data.sets` with a subclass of `DatasetConfig`: its options, how it fills in those
+that were left open, and how its data are made.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Optional, TypeVar
+
+import numpy as np
+import torch
+
+from tvae.core.errors import UserError
+from tvae.core.fields import option
+from tvae.core.fit import FitConfig
+from tvae.core.model import Model
+from tvae.core.source import Source
+from tvae.data.picture import Picture
+from tvae.data.whitening import Whitening
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """What a run trains on, in the data's own units, and how to show it."""
+
+    source: Source
+    shape: tuple[int, ...]  # of one data point as a picture
+    truth: Model | None = None  # the generating parameters, where they are known
+    picture: Picture | None = None  # the image the data are patches of
+    held_out: Source | None = None  # data that nothing is learned from
+    whitening: Whitening | None = None  # what was done to the data, to show them as they were
+    made_of: str | None = None  # a hash of what the data were made from, where they themselves may differ by rounding
+
+    def fingerprint(self) -> str:
+        """A hash of what is trained on, so that a run notices when a file has changed under its name."""
+        if self.made_of is not None:
+            return self.made_of
+        digest = hashlib.sha256()
+        picture = self.picture
+        for part in (self.source.known_values(),) if picture is None else (picture.noisy, picture.missing):
+            if part is not None:
+                digest.update(np.ascontiguousarray(part).data)
+        return digest.hexdigest()
+
+    def check(self, name: str) -> Dataset:
+        """Itself, or `UserError` if there are values that nothing can be learned from."""
+        if not torch.isfinite(self.source.known_values()).all():
+            raise UserError(f"dataset={name}: the data hold NaN or infinite values")
+        return self
+
+
+@dataclass
+class DatasetConfig:
+    """Options of a data set, and what it does with them."""
+
+    names: ClassVar[tuple[str, ...]] = ()  # what `dataset=` calls it
+    schema: ClassVar[str] = "base"  # what its YAML files extend
+    takes: ClassVar[tuple[str, ...]] = ()  # options of `DataConfig` that mean something to it
+
+    name: str = option("", "the data set")
+    standardise: bool = option(False, "train on (x - mean) / std; everything reported stays in the data's own units")
+
+    def open(self, config: DataConfig) -> Any:
+        """What has to be read before options can be chosen; it is handed to `complete` and `make`, and read once."""
+
+    def complete(self, config: DataConfigT, opened: Any) -> DataConfigT:
+        """A copy of the configuration in which options that this data set decides are no longer open (None)."""
+        raise NotImplementedError
+
+    def make(self, config: DataConfig, opened: Any) -> Dataset:
+        raise NotImplementedError
+
+    def problems(self, config: DataConfig) -> list[str]:
+        """What is wrong with the options, a line each."""
+        given = {name: getattr(config, name) for name in ONLY_FOR_SOME if name not in self.takes}
+        return [
+            f"{name}={value}: {ONLY_FOR_SOME[name].format(self.name)}"
+            for name, value in given.items()
+            if value is not None
+        ]
+
+
+@dataclass
+class DataConfig(FitConfig):
+    """Training, and what is trained on."""
+
+    dataset: DatasetConfig = field(default_factory=DatasetConfig)
+    noise: Optional[float] = option(
+        None, "standard deviation of noise added to the image, in grey levels of 0..255", ge=0, lt=math.inf
+    )
+    missing: Optional[float] = option(None, "fraction of the image's pixels that is dropped", ge=0, lt=1)
+    corruption_seed: int = option(0, "of noise and missing pixels; apart from the run's seed", ge=0)
+    n_patches: Optional[int] = option(None, "patches of natural images to train on; null: 100,000", ge=1)
+    image: Optional[str] = option(None, "PNG, JPEG or TIFF file to restore, instead of the data set's own picture")
+    clean: Optional[str] = option(None, "file with the clean version of `image`, to compare with")
+    mask: Optional[str] = option(None, "file of the image's size, nonzero where a pixel is missing")
+    data_dir: Optional[str] = option(
+        None, "folder of the images that go by a name; null: TVAE_DATA_DIR", changes_result=False
+    )
+
+
+DataConfigT = TypeVar("DataConfigT", bound=DataConfig)
+
+# Options that only some data sets take, and what to say where one does not.
+ONLY_FOR_SOME = {
+    "n_patches": "is for patches of natural images, not for dataset={}",
+    **dict.fromkeys(("noise", "missing", "image", "clean", "mask"), "dataset={} is no image"),
+}

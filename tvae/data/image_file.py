@@ -1,0 +1,115 @@
+"""Image files: reading PNG, JPEG and TIFF into floating point, and writing a result in the form of its input.
+
+Values keep their scale: 0..255 for 8 bit, 0..65535 for 16 bit, whatever the file holds for floating point, in which
+NaN marks a missing pixel. Palettes become colours, 1 bit becomes 8 bit (0 and 255), and a photograph is turned upright
+as its orientation tag says. Anything else is refused with a line that names the file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from tvae.core.errors import UserError
+from tvae.data.atomic import write_atomically
+from tvae.data.image_codec import decode, encode
+
+DTYPES = ("uint8", "uint16", "float16", "float32", "float64")
+
+
+@dataclass(frozen=True, eq=False)
+class Image:
+    """What a file holds, and what is needed to write a result in the same form."""
+
+    pixels: np.ndarray  # (H, W, C) float64, C = 1 or 3; 0 where missing
+    dtype: np.dtype
+    peak: float  # 255, 65535; floating point: 1 if all values are in 0..1, else highest minus lowest value
+    low: float = 0.0  # the value that is black
+    is_bounded: bool = True  # all values are in 0..peak, by dtype or by convention
+    is_2d: bool = True  # the file's array has no channel axis
+    alpha: np.ndarray | None = None  # (H, W) of the file's dtype: kept as it is
+    missing: np.ndarray | None = None  # (H, W) bool; None: nothing is missing
+
+
+def read_image(path: str | Path) -> Image:
+    """The image in a file, or `UserError` with one line that names the file."""
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from error
+    if not content:
+        raise UserError(f"{path}: the file is empty")
+    try:
+        return _with_alpha(decode(content))
+    except UserError as refused:
+        raise UserError(f"{path}: {refused}") from None
+    except Exception as error:  # decoders raise almost anything on damaged files
+        hidden = error.__cause__ if "`pillow`" in str(error) else None  # imageio wraps what Pillow raised
+        reason = (str(hidden or error).splitlines() or [type(error).__name__])[0]
+        raise UserError(f"{path}: damaged or truncated image ({reason})") from error
+
+
+def _with_alpha(array: np.ndarray) -> Image:
+    """(H, W) or (H, W, C) as an image; the last of 2 or 4 channels is alpha."""
+    if array.ndim == 3 and array.shape[2] in (2, 4):
+        image = from_array(array[..., :-1])
+        return replace(image, alpha=array[..., -1].astype(image.dtype))
+    if array.ndim == 3 and array.shape[2] not in (1, 3):
+        raise UserError(f"an array of shape {array.shape} is no grey or RGB picture")
+    return from_array(array)
+
+
+def from_array(array: np.ndarray) -> Image:
+    """(H, W) or (H, W, C), unsigned 8 or 16 bit or floating point, as an image; `UserError` for any other."""
+    dtype = array.dtype.newbyteorder("=")
+    if dtype.name not in DTYPES:
+        raise UserError(f"pixels of type {dtype.name} are not read; 8 or 16 bit unsigned, or floating point, are")
+    if array.size == 0 or array.ndim not in (2, 3):
+        raise UserError(f"an array of shape {array.shape} is no picture")
+    pixels = (array[..., None] if array.ndim == 2 else array).astype(np.float64)  # (H, W, C)
+    if dtype.kind == "u":
+        return Image(pixels, dtype, float(np.iinfo(dtype).max), is_2d=array.ndim == 2)
+    if np.isinf(pixels).any():
+        raise UserError("holds infinite values (NaN marks missing pixels)")
+    missing = np.any(np.isnan(pixels), axis=-1)
+    if missing.all():
+        raise UserError("all pixels are missing (NaN)")
+    pixels[missing] = 0
+    low, high = float(pixels[~missing].min()), float(pixels[~missing].max())
+    is_bounded = low >= 0 and high <= 1
+    peak, low = (1.0, 0.0) if is_bounded else (high - low or 1.0, low)
+    return Image(pixels, dtype, peak, low, is_bounded, array.ndim == 2, None, missing if missing.any() else None)
+
+
+def to_output(pixels: np.ndarray, image: Image) -> np.ndarray:
+    """(H, W, C) float -> an array of the size, channels, dtype and range that `image` had in its file."""
+    if image.dtype.kind == "u":
+        pixels = np.rint(pixels)
+    array = (pixels.clip(0, image.peak) if image.is_bounded else pixels).astype(image.dtype)
+    if image.alpha is not None:
+        return np.concatenate([array, image.alpha[..., None]], -1)
+    return array[..., 0] if image.is_2d else array
+
+
+def to_png(pixels: np.ndarray, image: Image) -> np.ndarray:
+    """As `to_output`, but floating point becomes 8 bit, with `image`'s range as 0..255: what a PNG file can hold."""
+    if image.dtype.kind == "u":
+        return to_output(pixels, image)
+    shown = np.rint(((pixels - image.low) / image.peak * 255).clip(0, 255)).astype(np.uint8)
+    return shown[..., 0] if shown.shape[-1] == 1 else shown
+
+
+def write_image(path: Path, array: np.ndarray) -> None:
+    """Write (H, W) or (H, W, 1 to 4), whole or not at all; the name's ending tells the format."""
+    try:
+        content = encode(array, path.suffix)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+    write_atomically(path, content)
+
+
+def write_tiff(path: Path, pixels: np.ndarray) -> None:
+    """Write (H, W) or (H, W, C) as float32 TIFF, neither rounded nor clipped, whole or not at all."""
+    write_image(path, np.asarray(pixels, np.float32))

@@ -1,0 +1,75 @@
+"""An image to be restored, what is known about it, and how a clean one is corrupted for benchmarks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from tvae.core.errors import UserError
+from tvae.core.streams import generator
+from tvae.data.image_file import Image, read_image
+
+
+@dataclass(frozen=True, eq=False)
+class Picture:
+    """All arrays are in the image's own units."""
+
+    image: Image  # as read: how a result is to be written
+    noisy: np.ndarray  # (H, W, C) float64: what the patches are from; 0 where missing
+    clean: np.ndarray | None  # (H, W, C) float64, where it is known
+    missing: np.ndarray | None  # (H, W) bool; None: nothing is missing
+    peak: float  # for PSNR and SSIM
+
+
+def check_content(noisy: np.ndarray, missing: np.ndarray | None, source: str) -> None:
+    """There has to be something to learn from."""
+    known = noisy if missing is None else noisy[~missing]
+    if known.size == 0:
+        raise UserError(f"{source}: all pixels are missing")
+    if known.min() == known.max():
+        raise UserError(f"{source}: all known pixels are equal, so there is nothing to learn")
+
+
+def read_mask(path: str, image: Image) -> np.ndarray:
+    """(H, W) bool: pixels in which any channel of the file but alpha is nonzero (or NaN)."""
+    mask = read_image(path)
+    if mask.pixels.shape[:2] != image.pixels.shape[:2]:
+        raise UserError(f"{path}: {size_of(mask)} pixels, but the image has {size_of(image)}")
+    marked = np.any(mask.pixels != 0, axis=-1)
+    return marked if mask.missing is None else marked | mask.missing
+
+
+def add_noise(pixels: np.ndarray, noise: float, seed: int, peak: float = 255.0) -> np.ndarray:
+    """(H, W, C) plus Gaussian noise with a deviation of `noise` grey levels, 255 of which are `peak`; not clipped."""
+    draws = torch.randn(pixels.shape, generator=generator(seed, "noise"), dtype=torch.float64)
+    return pixels + noise * peak / 255 * draws.numpy()
+
+
+def drop_pixels(shape: tuple[int, ...], missing: float, seed: int) -> np.ndarray:
+    """(H, W) bool, true for round(missing * H * W) pixels at random."""
+    height, width = shape[:2]
+    order = torch.randperm(height * width, generator=generator(seed, "missing"))
+    dropped = np.zeros(height * width, dtype=bool)
+    dropped[order[: round(missing * height * width)].numpy()] = True
+    return dropped.reshape(height, width)
+
+
+def estimate_noise(pixels: np.ndarray, missing: np.ndarray | None) -> float:
+    """Standard deviation of white noise in an image (H, W, C): the median of the finest diagonal details.
+
+    (a - b - c + d) / 2 of a 2x2 block has the noise's deviation and little of the picture; the median of its absolute
+    value, over 0.6745, ignores the edges that remain (Donoho and Johnstone 1994).
+    """
+    blocks = pixels[:-1, :-1] - pixels[:-1, 1:] - pixels[1:, :-1] + pixels[1:, 1:]
+    if missing is not None:
+        known = ~(missing[:-1, :-1] | missing[:-1, 1:] | missing[1:, :-1] | missing[1:, 1:])
+        blocks = blocks[known]
+    return float(np.median(np.abs(blocks))) / 2 / 0.6745 if blocks.size else 0.0
+
+
+def size_of(image: Image) -> str:
+    """Width x height as users know it, and the channels if they are colours."""
+    height, width, n_channels = image.pixels.shape
+    return f"{width}x{height}" + ("x3" if n_channels == 3 else "")

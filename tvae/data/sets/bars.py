@@ -1,0 +1,83 @@
+"""Bars: images in which each of the rows and columns lights up with the same probability, plus Gaussian noise.
+
+The generator is itself a model of Eq. (1), so that samples and the exact log-likelihood come from one place: linear,
+or (paper, Appendix B) with a first layer in which one bar of a pair suppresses the other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tvae.core.decoder import Mlp
+from tvae.core.fields import option
+from tvae.core.model import Model, gaussian_model
+from tvae.core.source import InMemory
+from tvae.core.streams import generator
+from tvae.data.dataset import DataConfig, DataConfigT, Dataset, DatasetConfig
+
+EXACT_LATENTS_MAX = 20  # 2^20 states of a data point are as many as can be listed
+
+
+@dataclass
+class BarsConfig(DatasetConfig):
+    names = ("bars",)
+    schema = "bars"
+
+    name: str = option("bars", "bars", choices=names)
+    n_points: int = option(500, "images", ge=1)
+    size: int = option(4, "pixels along a side; there are 2 * size bars", ge=2, le=EXACT_LATENTS_MAX // 2)
+    mean_bars: float = option(2.0, "bars in an image, on average", gt=0)
+    sigma2: float = option(0.01, "variance of the noise", gt=0)
+    correlated: bool = option(False, "the first bar suppresses the second, the last one the last but one")
+    seed: int = option(0, "of the images; apart from the run's seed, so that runs see the same data", ge=0)
+
+    def complete(self, config: DataConfigT, opened: Any) -> DataConfigT:
+        model = replace(config.model, n_latents=config.model.n_latents or 2 * self.size)
+        return replace(config, model=model, epochs=config.epochs or 200)
+
+    def problems(self, config: DataConfig) -> list[str]:
+        n_bars = 2 * self.size
+        too_many = f"dataset.mean_bars={self.mean_bars}: must be below the number of bars, {n_bars}"
+        return super().problems(config) + ([too_many] if self.mean_bars >= n_bars else [])
+
+    @torch.no_grad()
+    def make(self, config: DataConfig, opened: Any) -> Dataset:
+        truth = generating_model(self)
+        data = truth.sample(self.n_points, generator(self.seed, "bars"))
+        return Dataset(InMemory(data), (self.size, self.size), truth=truth)
+
+
+def bar_images(size: int) -> Tensor:
+    """(2 * size, size * size): every row, then every column of a picture."""
+    line = torch.eye(size, dtype=torch.float64)
+    rows = line[:, :, None].expand(-1, -1, size)
+    columns = line[:, None, :].expand(-1, size, -1)
+    return torch.cat([rows, columns]).flatten(1)
+
+
+def inhibited_pairs(size: int) -> list[tuple[int, int]]:
+    """(a, b): bar a suppresses bar b, in the correlated variant."""
+    last = 2 * size - 1
+    return [(0, 1), (last, last - 1)]
+
+
+def generating_model(config: BarsConfig) -> Model:
+    bars = bar_images(config.size)
+    n_bars = len(bars)
+    rng = torch.Generator()  # whose draws are all overwritten below
+    linear = Mlp(n_bars, [], config.size**2, "relu", rng).double()
+    with torch.no_grad():
+        linear.weights[0].copy_(bars)
+    decoder = linear
+    if config.correlated:
+        decoder = Mlp(n_bars, [n_bars], config.size**2, "relu", rng).double()
+        decoder.start_from_linear(linear)
+        with torch.no_grad():
+            for a, b in inhibited_pairs(config.size):
+                decoder.weights[0][a, b] = -1.0
+    pi = torch.full((n_bars,), config.mean_bars / n_bars, dtype=torch.float64)
+    return gaussian_model(decoder, pi, config.sigma2)

@@ -1,0 +1,128 @@
+"""Images as data: a named picture or a file, made noisy or incomplete on request, and cut into patches.
+
+What is corrupted here is known, so that restoration can be judged. A user's file is taken unchanged, and counts as
+its own clean picture only if noise or missing pixels are asked for on top.
+
+The recipe for open options: what an image needs depends on its noise, which is estimated from the image itself and
+never told. More noise takes larger patches, hardly any (as in images that are only incomplete) a lower learning rate.
+Small images get fewer latents and more epochs, large ones are thinned out for training.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Optional
+
+import numpy as np
+
+from tvae.core.errors import UserError
+from tvae.core.fields import option
+from tvae.data.dataset import DataConfig, DataConfigT, Dataset, DatasetConfig
+from tvae.data.image_file import Image, read_image
+from tvae.data.named import read_named
+from tvae.data.patch_source import PatchSource
+from tvae.data.patches import AVERAGES
+from tvae.data.picture import Picture, add_noise, check_content, drop_pixels, estimate_noise, read_mask, size_of
+
+PATCHES_MAX = 150_000  # more than that are thinned out for training; restoration takes them all
+N_VISITS = 2_500_000  # of data points, in all epochs: 40 epochs of a 256x256 image
+
+
+@dataclass
+class ImageConfig(DatasetConfig):
+    names = ("house", "barbara", "castle", "camera", "file")
+    schema = "image"
+    takes = ("noise", "missing", "image", "clean", "mask")
+
+    name: str = option("", "the picture, or file: the one in `image`", choices=names)
+    patch_size: Optional[int] = option(None, "pixels along a side of a patch; null: by the noise", ge=1)
+    stride: int = option(1, "pixels between the patches that are averaged into the restored image", ge=1)
+    train_stride: Optional[int] = option(None, "pixels between the patches trained on; null: by the image's size", ge=1)
+    average: str = option(
+        "uniform", "how overlapping patches are weighted: all alike, or by centre", choices=tuple(AVERAGES)
+    )
+
+    def open(self, config: DataConfig) -> Picture:
+        """The picture to be restored, and what is known about it."""
+        image = read_named(self.name, config.data_dir) if config.image is None else read_image(config.image)
+        missing = _missing(config, image)
+        clean, peak = _clean(config, image)
+        noisy = image.pixels
+        if config.noise is not None:
+            noisy = add_noise(noisy, config.noise, config.corruption_seed, image.peak)
+        if missing is not None:
+            noisy = np.where(missing[..., None], 0, noisy)
+        check_content(noisy, missing, config.image or self.name)
+        return Picture(image, noisy, clean, missing, peak)
+
+    def complete(self, config: DataConfigT, opened: Picture) -> DataConfigT:
+        shape = opened.noisy.shape
+        noise = estimate_noise(opened.noisy, opened.missing) * 255 / opened.image.peak
+        by_noise = 12 if noise > 35 else 10 if noise > 20 else 8
+        patch_size = self.patch_size or min(by_noise, *shape[:2])
+        n_places = math.prod(max(1, side - patch_size + 1) for side in shape[:2])
+        train_stride = self.train_stride or math.ceil(math.sqrt(n_places / PATCHES_MAX))
+        n_points = n_places / train_stride**2
+        n_latents = config.model.n_latents or (256 if n_points > 20_000 else 128 if n_points > 5_000 else 64)
+        return replace(
+            config,
+            dataset=replace(self, patch_size=patch_size, train_stride=train_stride),
+            model=replace(config.model, n_latents=n_latents),
+            lr=replace(config.lr, max=config.lr.max or (0.005 if noise > 10 else 0.0025)),
+            epochs=config.epochs or round(min(max(N_VISITS / n_points, 15), 200)),
+        )
+
+    def make(self, config: DataConfig, opened: Picture) -> Dataset:
+        """All patches at `train_stride`, and the picture they are from."""
+        size, stride = self.patch_size, self.train_stride
+        assert size is not None
+        assert stride is not None
+        height, width, n_channels = opened.noisy.shape
+        if size > min(height, width):
+            raise UserError(
+                f"{config.image or self.name}: {size_of(opened.image)} pixels are smaller than a patch of "
+                f"{size}x{size} (dataset.patch_size)"
+            )
+        return Dataset(PatchSource(opened, size, stride), (size, size, n_channels), picture=opened)
+
+    def problems(self, config: DataConfig) -> list[str]:
+        wrong = {
+            "image: no value was given; dataset=file needs it": self.name == "file" and config.image is None,
+            f"clean={config.clean}: goes with image=FILE; {self.name} itself is clean": (
+                config.clean is not None and config.image is None and self.name != "file"
+            ),
+            f"dataset.stride={self.stride}: must be at most dataset.patch_size={self.patch_size}": (
+                self.patch_size is not None and self.stride > self.patch_size
+            ),
+        }
+        return super().problems(config) + [problem for problem, is_wrong in wrong.items() if is_wrong]
+
+
+def _missing(config: DataConfig, image: Image) -> np.ndarray | None:
+    """(H, W) bool: pixels that are NaN in the file, marked in the mask, or dropped; None: there are none."""
+    masks = [] if image.missing is None else [image.missing]
+    if config.mask is not None:
+        masks.append(read_mask(config.mask, image))
+    if config.missing is not None:
+        masks.append(drop_pixels(image.pixels.shape[:2], config.missing, config.corruption_seed))
+    missing = np.logical_or.reduce(masks) if masks else np.zeros(1, dtype=bool)
+    return missing if missing.any() else None
+
+
+def _clean(config: DataConfig, image: Image) -> tuple[np.ndarray | None, float]:
+    """The clean picture in the units of `image`, if it is known, and the peak for comparing with it."""
+    if config.clean is not None:
+        clean = read_image(config.clean)
+        if clean.pixels.shape != image.pixels.shape:
+            raise UserError(f"{config.clean}: {size_of(clean)} pixels, but the image has {size_of(image)}")
+        if clean.missing is not None:
+            raise UserError(f"{config.clean}: has missing pixels (NaN), so nothing can be compared with it")
+        if image.is_bounded and clean.is_bounded:
+            return clean.pixels * (image.peak / clean.peak), image.peak
+        return clean.pixels, clean.peak if clean.is_bounded else image.peak
+    if config.image is None:
+        return image.pixels, image.peak
+    is_corrupted_here = config.noise is not None or config.missing is not None
+    is_whole = image.missing is None and config.mask is None
+    return image.pixels if is_corrupted_here and is_whole else None, image.peak

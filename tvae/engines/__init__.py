@@ -1,0 +1,37 @@
+"""Engines: the visit of a minibatch in torch and in C++, and which of them suits a model."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+from tvae.core.engine import Engine
+from tvae.core.evolution import EaConfig
+from tvae.core.model import Model
+from tvae.core.products import UNPACKED
+from tvae.engines import native, torch_engine
+
+__all__ = ["choose_engine"]
+
+
+def choose_engine(model: Model, ea: EaConfig, imputes: bool = False, is_exact_masked: bool = False) -> Engine:
+    """The fastest functions for this model, on its device and in its precision, and this search.
+
+    `imputes`: missing values stand at their posterior mean in the gradient. `is_exact_masked`: the M-step is exact and
+    values are missing, which torch adds up.
+    """
+    if not native.is_usable(model):
+        gradient = torch_engine.gradient_by(UNPACKED, imputes)
+        return Engine("torch", torch_engine.e_step, gradient, UNPACKED, torch_engine.adam, nullcontext)
+    products = native.PRODUCTS
+    has_e_step = native.has_e_step(model, ea)
+    has_gradient = native.has_gradient(model) and not imputes
+    is_whole = has_e_step and has_gradient and not is_exact_masked
+    return Engine(
+        name="native" if is_whole else "native and torch",
+        e_step=native.e_step if has_e_step else torch_engine.e_step,
+        gradient=native.gradient if has_gradient else torch_engine.gradient_by(products, imputes),
+        products=products,
+        optimiser=native.Adam,
+        # What a visit then leaves to torch is tiny, and not worth the waking of its threads.
+        at_work=native.torch_on_one_thread if is_whole else nullcontext,
+    )

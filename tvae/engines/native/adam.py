@@ -1,0 +1,62 @@
+"""Adam (Kingma and Ba 2015). What torch's own spends in Python is more than a small decoder's step takes.
+
+m = beta1 m + (1 - beta1) g,   v = beta2 v + (1 - beta2) g^2,
+W = W - rate / (1 - beta1^t) m / (sqrt(v / (1 - beta2^t)) + epsilon)
+"""
+
+from __future__ import annotations
+
+import ctypes
+import inspect
+import math
+from collections.abc import Iterable
+
+import torch
+
+from tvae.engines.native.bindings import AdamTask, Arguments, kernel
+from tvae.engines.native.threads import n_threads_for
+
+
+class Adam(torch.optim.Adam):
+    """torch.optim.Adam with its default options and its state, in one pass. All parameters have gradients."""
+
+    # As torch wraps these, the first call imports its compiler: 1.3 s of a command. Only torch's own step needs it.
+    add_param_group = inspect.unwrap(torch.optim.Adam.add_param_group)
+    zero_grad = inspect.unwrap(torch.optim.Adam.zero_grad)
+    state_dict = inspect.unwrap(torch.optim.Adam.state_dict)
+    load_state_dict = inspect.unwrap(torch.optim.Adam.load_state_dict)
+
+    def __init__(self, parameters: Iterable[torch.nn.Parameter], rate: float) -> None:
+        super().__init__(parameters, lr=rate, fused=True)  # fused: so that the state suits torch's fast Adam, too
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        (group,) = self.param_groups
+        parameters, (beta1, beta2) = group["params"], group["betas"]
+        states = [self._advanced_state(parameter) for parameter in parameters]
+        n_steps = states[0]["step"].item()
+        arguments, sizes = Arguments(), [parameter.numel() for parameter in parameters]
+        task = AdamTask(
+            n_parameters=len(parameters),
+            n_threads=n_threads_for(16 * sum(sizes)),
+            rate=group["lr"] / (1 - beta1**n_steps),
+            beta1=beta1,
+            beta2=beta2,
+            root=math.sqrt(1 - beta2**n_steps),
+            epsilon=group["eps"],
+            sizes=arguments.array(sizes),
+            parameters=arguments.array([parameter.data_ptr() for parameter in parameters]),
+            gradients=arguments.array([arguments.tensor(parameter.grad) for parameter in parameters]),
+            means=arguments.array([state["exp_avg"].data_ptr() for state in states]),
+            squares=arguments.array([state["exp_avg_sq"].data_ptr() for state in states]),
+        )
+        kernel("adam", parameters[0].dtype)(ctypes.byref(task))
+
+    def _advanced_state(self, parameter: torch.nn.Parameter) -> dict[str, torch.Tensor]:
+        """The parameter's state with this step counted, in torch's layout."""
+        state = self.state[parameter]
+        if not state:
+            state["step"] = torch.zeros(())
+            state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
+        state["step"] += 1
+        return state

@@ -1,0 +1,99 @@
+"""The kernel's functions and structures as Python sees them."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from ctypes import c_double, c_int64, c_void_p
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tvae.core.decoder import Mlp
+from tvae.engines.native.build import library
+
+C_TYPES = {torch.float32: "float", torch.float64: "double"}
+
+# What the kernel can do, with the numbers of its enumerations in activations.hpp and selection.hpp.
+ACTIVATIONS = {
+    "relu": 0,
+    "leaky_relu": 1,
+    "elu": 2,
+    "gelu": 3,
+    "silu": 4,
+    "softplus": 5,
+    "tanh": 6,
+    "sigmoid": 7,
+}
+SELECTIONS = {"fitness": 0, "posterior": 1, "best": 2, "uniform": 3}
+
+
+class Network(ctypes.Structure):
+    """A decoder. tasks.hpp says what the fields of this and the following structures are."""
+
+    _fields_ = [
+        *((name, c_int64) for name in ("n_layers", "activation")),
+        *((name, c_void_p) for name in ("sizes", "weights", "biases")),
+    ]
+
+
+class EStepTask(ctypes.Structure):
+    _fields_ = [
+        ("decoder", Network),
+        *((name, c_int64) for name in ("batch", "n_states", "n_latents", "n_threads", "selection", "n_parents")),
+        *((name, c_int64) for name in ("n_children", "n_generations", "n_flips", "seed", "n_drawn_before", "n_drawn")),
+        *((name, c_double) for name in ("log_off", "sigma2")),
+        *((name, c_void_p) for name in ("logit", "numbers", "index", "x", "observed", "packed", "new_packed")),
+        *((name, c_void_p) for name in ("error", "log_joint", "n_accepted")),
+    ]
+
+
+class GradientTask(ctypes.Structure):
+    _fields_ = [
+        ("decoder", Network),
+        *((name, c_int64) for name in ("n_rows", "n_latents", "n_threads")),
+        ("scale", c_double),
+        *((name, c_void_p) for name in ("point", "packed", "weight", "x", "observed")),
+        *((name, c_void_p) for name in ("weight_gradients", "bias_gradients")),
+    ]
+
+
+class AdamTask(ctypes.Structure):
+    _fields_ = [
+        *((name, c_int64) for name in ("n_parameters", "n_threads")),
+        *((name, c_double) for name in ("rate", "beta1", "beta2", "root", "epsilon")),
+        *((name, c_void_p) for name in ("sizes", "parameters", "gradients", "means", "squares")),
+    ]
+
+
+class Arguments:
+    """Addresses for the kernel, and the memory behind them, which must live until the kernel has returned."""
+
+    def __init__(self) -> None:
+        self.held: list[Any] = []
+
+    def tensor(self, tensor: Tensor) -> int:
+        self.held.append(tensor.detach().contiguous())
+        return self.held[-1].data_ptr()
+
+    def optional(self, tensor: Tensor | None) -> int | None:
+        return None if tensor is None else self.tensor(tensor)
+
+    def array(self, values: Sequence[int]) -> int:
+        self.held.append((c_int64 * len(values))(*values))
+        return ctypes.addressof(self.held[-1])
+
+    def network(self, decoder: Mlp) -> Network:
+        return Network(
+            n_layers=len(decoder.weights),
+            activation=ACTIVATIONS.get(decoder.activation, 0),  # a linear decoder may name any: it has no hidden layer
+            sizes=self.array(decoder.sizes),
+            weights=self.array([self.tensor(weight) for weight in decoder.weights]),
+            biases=self.array([self.tensor(bias) for bias in decoder.biases]),
+        )
+
+
+def kernel(name: str, dtype: torch.dtype) -> Callable[..., None]:
+    """The kernel's function of this name for this type."""
+    return getattr(library(), f"{name}_{C_TYPES[dtype]}")

@@ -1,0 +1,43 @@
+// The E-step, the decoder's gradient, Adam and products with packed states, in plain C++ behind a C interface.
+//
+// Every layer is a sum of rows: in the first layer the rows whose latents are on, in the others the rows whose hidden
+// unit is not zero, times its value. A set of 64 inputs is a word, and the loop runs over the word's ones, so the cost
+// is proportional to what is on. Each data point is computed by one thread in one order: results do not depend on the
+// number of threads. Compiled by build.py, called through bindings.py.
+
+#include "adam.hpp"
+#include "e_step.hpp"
+#include "gradient.hpp"
+#include "products.hpp"
+#include "tasks.hpp"
+#include "threads.hpp"
+
+extern "C" {
+
+void set_parallel(Parallel entry) { parallel = entry; }
+
+void e_step_float(EStepTask *task) { run_e_step<float>(*task); }
+void e_step_double(EStepTask *task) { run_e_step<double>(*task); }
+void gradient_float(const GradientTask *task) { run_gradient<float>(*task); }
+void gradient_double(const GradientTask *task) { run_gradient<double>(*task); }
+void adam_float(const AdamTask *task) { run_adam<float>(*task); }
+void adam_double(const AdamTask *task) { run_adam<double>(*task); }
+
+#define PRODUCTS(T)                                                                                                    \
+  void multiply_##T(const uint8_t *packed, const T *weight, const T *bias, T *out, int64_t n_rows, int64_t n_latents,  \
+                    int64_t n_columns, int64_t n_threads) {                                                            \
+    multiply(packed, weight, bias, out, n_rows, n_latents, n_columns, n_threads);                                      \
+  }                                                                                                                    \
+  void multiply_transposed_##T(const uint8_t *packed, const T *grad, T *out, int64_t n_rows, int64_t n_latents,        \
+                               int64_t n_columns, int64_t n_threads) {                                                 \
+    Phases phases;                                                                                                     \
+    multiply_transposed(phases, packed, grad, n_columns, out, n_rows, n_latents, n_columns, n_threads);                \
+    phases.run(n_threads);                                                                                             \
+  }                                                                                                                    \
+  void add_moments_##T(const uint8_t *packed, const T *weight, const int64_t *point, double *gram, T *mean,            \
+                       int64_t n_rows, int64_t n_latents) {                                                            \
+    add_moments(packed, weight, point, gram, mean, n_rows, n_latents);                                                 \
+  }
+PRODUCTS(float)
+PRODUCTS(double)
+}

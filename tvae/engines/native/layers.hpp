@@ -1,0 +1,83 @@
+// The decoder's layers behind the first, with weights repacked so that a pass over them reads memory in order.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "rows.hpp"
+#include "tasks.hpp"
+#include "vectors.hpp"
+
+namespace {
+
+constexpr int PANEL_MAX = 12;  // vectors of outputs summed up in registers; AVX2 has 16
+
+template <class T> using AddRows = void (*)(int64_t, const Word *, int64_t, const T *, const T *, T *, int64_t);
+template <class T>
+constexpr AddRows<T> ADD_ROWS[PANEL_MAX + 1] = {
+    nullptr,        add_rows<T, 1>, add_rows<T, 2>, add_rows<T, 3>,  add_rows<T, 4>,  add_rows<T, 5>, add_rows<T, 6>,
+    add_rows<T, 7>, add_rows<T, 8>, add_rows<T, 9>, add_rows<T, 10>, add_rows<T, 11>, add_rows<T, 12>};
+
+// A layer behind the first: its weights cut into panels of P vectors of outputs, [panel][input][P vectors].
+template <class T> struct Layer {
+  int64_t n_in, n_out, n_panels, panel;  // panel: vectors in each
+  T *packed;
+  const T *weight, *bias;
+
+  Layer(int64_t n_in, int64_t n_out, const T *weight, const T *bias)
+      : n_in(n_in), n_out(n_out), weight(weight), bias(bias) {
+    const int64_t vectors = (n_out + WIDTH<T> - 1) / WIDTH<T>;
+    n_panels = (vectors + PANEL_MAX - 1) / PANEL_MAX;
+    panel = (vectors + n_panels - 1) / n_panels;
+  }
+  int64_t panel_size() const { return panel * WIDTH<T>; }
+  int64_t n_columns() const { return n_panels * panel_size(); }
+
+  void pack(int64_t which) const {
+    const int64_t start = which * panel_size(), count = std::clamp<int64_t>(n_out - start, 0, panel_size());
+    T *to = packed + start * n_in;
+    for (int64_t k = 0; k < n_in; ++k, to += panel_size()) {
+      std::copy_n(weight + k * n_out + start, count, to);
+      std::fill(to + count, to + panel_size(), T(0));
+    }
+  }
+  // sum (n, n_out) += value (n, n_in) @ weight, where `on` marks the values that are not zero; rows `stride` apart
+  void apply(int64_t n, const Word *on, int64_t on_stride, const T *value, T *sum, int64_t stride) const {
+    for (int64_t which = 0; which < n_panels; ++which)
+      for (int64_t k = 0; k < n_in; k += 64)
+        ADD_ROWS<T>[panel](n, on + k / 64, on_stride, value + k, packed + (which * n_in + k) * panel_size(),
+                           sum + which * panel_size(), stride);
+  }
+};
+
+// The layers behind the first. Their packed weights are in memory that this thread keeps, valid until the next call.
+template <class T> std::vector<Layer<T>> hidden_layers(const Network &net) {
+  static thread_local Array<T> memory;
+  std::vector<Layer<T>> layers;
+  int64_t size = 0;
+  for (int64_t i = 1; i < net.n_layers; ++i) {
+    layers.emplace_back(net.sizes[i], net.sizes[i + 1], static_cast<const T *>(net.weights[i]),
+                        static_cast<const T *>(net.biases[i]));
+    size += layers.back().n_in * layers.back().n_columns();
+  }
+  memory.resize(size);
+  size = 0;
+  for (auto &layer : layers) {
+    layer.packed = memory.data() + size;
+    size += layer.n_in * layer.n_columns();
+  }
+  return layers;
+}
+
+// Room for the inputs or outputs of any layer, in whole words.
+template <class T> int64_t widest(const Network &net, const std::vector<Layer<T>> &layers) {
+  int64_t width = round_up(net.sizes[1], 64);
+  for (const auto &layer : layers) width = std::max(width, round_up(layer.n_columns(), 64));
+  return width;
+}
+
+// Distance of rows of this width: an odd number of cache lines, as rows a power of two apart would evict each other.
+template <class T> int64_t stride_for(int64_t width) { return width + 64 / sizeof(T); }
+
+}  // namespace

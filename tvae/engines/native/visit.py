@@ -1,0 +1,131 @@
+"""The visit by the kernel: E-step and gradient, with the meaning and random numbers of `torch_engine`."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Container
+
+import torch
+from torch import Tensor
+
+from tvae.core.decoder import Mlp
+from tvae.core.evolution import EaConfig
+from tvae.core.likelihood import Gaussian
+from tvae.core.model import Model
+from tvae.core.posterior import EStep, Rows
+from tvae.core.states import code_numbers
+from tvae.core.streams import Stream
+from tvae.engines.native.bindings import (
+    ACTIVATIONS,
+    C_TYPES,
+    SELECTIONS,
+    Arguments,
+    EStepTask,
+    GradientTask,
+    kernel,
+)
+from tvae.engines.native.build import is_available
+from tvae.engines.native.threads import n_threads_for
+
+
+def is_usable(model: Model) -> bool:
+    """Whether the kernel can work with this model's tensors and its kind of decoder."""
+    pi = model.pi
+    return type(model.decoder) is Mlp and pi.device.type == "cpu" and pi.dtype in C_TYPES and is_available()
+
+
+def has_e_step(model: Model, ea: EaConfig) -> bool:
+    """Whether `e_step` can do what this model and these options ask for."""
+    is_known = is_usable(model) and _has_known_parts(model, ACTIVATIONS)
+    return is_known and ea.is_by_flips and ea.selection in SELECTIONS
+
+
+def has_gradient(model: Model) -> bool:
+    """Whether `gradient` can do what this model asks for: of the activations the kernel can differentiate ReLU."""
+    return is_usable(model) and _has_known_parts(model, ("relu",))
+
+
+def _has_known_parts(model: Model, activations: Container[str]) -> bool:
+    decoder = model.decoder
+    has_known_decoder = type(decoder) is Mlp and (decoder.is_linear or decoder.activation in activations)
+    return has_known_decoder and type(model.likelihood) is Gaussian
+
+
+def _known_parts(model: Model) -> tuple[Mlp, float]:
+    """The decoder and sigma2."""
+    decoder, likelihood = model.decoder, model.likelihood
+    assert type(decoder) is Mlp
+    assert type(likelihood) is Gaussian
+    return decoder, likelihood.sigma2.item()
+
+
+def e_step(
+    model: Model, ea: EaConfig, x: Tensor, packed: Tensor, rng: Stream | None, observed: Tensor | None = None
+) -> EStep:
+    """Eqs. (7) and (8), see `core.engine.EStepFunction`; needs `has_e_step`."""
+    batch, n_states, _ = packed.shape
+    if n_states >= 2**model.n_latents:  # with all states in, this is the exact posterior
+        rng = None
+    decoder, sigma2 = _known_parts(model)
+    step = EStep(
+        packed=torch.empty_like(packed),
+        error=x.new_empty(batch, n_states),
+        log_joint=x.new_empty(batch, n_states),
+        n_accepted=torch.empty(batch, dtype=torch.int64),
+    )
+    arguments = Arguments()
+    task = EStepTask(
+        decoder=arguments.network(decoder),
+        batch=batch,
+        n_states=n_states,
+        n_latents=model.n_latents,
+        n_threads=n_threads_for(batch * n_states * decoder.cost),
+        selection=SELECTIONS[ea.selection],
+        n_parents=ea.n_parents,
+        n_children=ea.n_children,
+        n_generations=0 if rng is None else ea.n_generations,
+        n_flips=ea.n_flips,
+        seed=0 if rng is None else rng.seed,
+        n_drawn_before=0 if rng is None else rng.n_drawn,
+        log_off=torch.log1p(-model.pi).sum().item(),
+        sigma2=sigma2,
+        logit=arguments.tensor(torch.logit(model.pi)),
+        numbers=arguments.tensor(code_numbers(model.n_latents, x.device)),
+        index=arguments.optional(None if rng is None else rng.index),
+        x=arguments.tensor(x),
+        observed=arguments.optional(observed),
+        packed=arguments.tensor(packed),
+        new_packed=step.packed.data_ptr(),
+        error=step.error.data_ptr(),
+        log_joint=step.log_joint.data_ptr(),
+        n_accepted=step.n_accepted.data_ptr(),
+    )
+    kernel("e_step", x.dtype)(ctypes.byref(task))
+    if rng is not None:
+        rng.n_drawn += task.n_drawn
+    return step._replace(n_accepted=step.n_accepted.sum())
+
+
+def gradient(model: Model, x: Tensor, rows: Rows, observed: Tensor | None, n_points: int) -> list[Tensor]:
+    """Eq. (4) divided by the number of data points, see `core.engine.GradientFunction`; needs `has_gradient`."""
+    decoder, sigma2 = _known_parts(model)
+    gradients = [torch.empty_like(parameter) for parameter in (*decoder.weights, *decoder.biases)]
+    addresses = [g.data_ptr() for g in gradients]
+    n_layers = len(decoder.weights)
+    arguments = Arguments()
+    task = GradientTask(
+        decoder=arguments.network(decoder),
+        n_rows=len(rows.packed),
+        n_latents=model.n_latents,
+        n_threads=n_threads_for(len(rows.packed) * decoder.cost),
+        scale=1 / (sigma2 * n_points),
+        point=arguments.tensor(rows.point),
+        packed=arguments.tensor(rows.packed),
+        weight=arguments.tensor(rows.weight),
+        x=arguments.tensor(x),
+        observed=arguments.optional(observed),
+        weight_gradients=arguments.array(addresses[:n_layers]),
+        bias_gradients=arguments.array(addresses[n_layers:]),
+    )
+    kernel("gradient", x.dtype)(ctypes.byref(task))
+    return gradients

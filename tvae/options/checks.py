@@ -1,0 +1,146 @@
+"""The one check of a configuration: it lists all problems at once.
+
+Hydra and OmegaConf check types and group names while composing; `resolve` checks the rest (names given with `+`,
+missing values, ranges, what does not go together) and turns the composed configuration into plain dataclass objects.
+"""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import math
+from collections.abc import Sequence
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from tvae.core.errors import UserError
+from tvae.data.sets import DATASETS
+from tvae.options.placement import choose_device, device_problems
+from tvae.options.schema import Config
+
+
+def resolve(cfg: DictConfig) -> Config:
+    """The composed configuration as dataclass objects; raises `UserError` with a line for every problem."""
+    problems = _take_unknown(cfg := copy.deepcopy(cfg), "")
+    missing = [f"{key}: no value was given" for key in sorted(OmegaConf.missing_keys(cfg))]
+    if missing:
+        raise UserError(*problems, *missing)
+    config = OmegaConf.to_object(cfg)
+    assert isinstance(config, Config)
+    if config.image is not None and "image" in config.dataset.takes:
+        config.dataset.name = "file"
+    out_of_range = _out_of_range(config, "")
+    named = [line.partition("=")[0] + "=" for line in out_of_range]
+    others = inconsistencies(config)
+    problems += out_of_range + [line for line in others if not any(name in line for name in named)]
+    problems += device_problems(config.device)
+    if problems:
+        raise UserError(*problems)
+    return config
+
+
+def read_config(path: Path) -> Config:
+    """What an earlier run wrote as its config.yaml."""
+    try:
+        written = OmegaConf.load(path)
+        schema = OmegaConf.structured(Config(dataset=DATASETS[written.dataset.name]()))
+        config = OmegaConf.to_object(OmegaConf.merge(schema, written))
+    except Exception as error:  # missing, not YAML, or of another version
+        raise UserError(f"{path}: not readable as the configuration of a run") from error
+    assert isinstance(config, Config)
+    return config
+
+
+def flat(node: Any) -> dict[str, Any]:
+    """Every option of a configuration (or of its YAML file) by its dotted name."""
+    options: dict[str, Any] = {}
+
+    def walk(content: Any, path: str) -> None:
+        if isinstance(content, dict):
+            for key, value in content.items():
+                walk(value, f"{path}.{key}" if path else str(key))
+        else:
+            options[path] = content
+
+    walk(OmegaConf.to_container(OmegaConf.create(node)), "")
+    return options
+
+
+def _take_unknown(cfg: DictConfig, path: str) -> list[str]:
+    """Remove options that do not exist, and say so."""
+    schema = OmegaConf.get_type(cfg)
+    known = [f.name for f in fields(schema)] if schema is not None and is_dataclass(schema) else []
+    problems = []
+    for key in list(map(str, cfg)):
+        if key not in known:
+            problems.append(f"{path}{key}: no such option{did_you_mean(key, known, path)}")
+            with open_dict(cfg):
+                del cfg[key]
+        elif not OmegaConf.is_missing(cfg, key) and isinstance(cfg[key], DictConfig):
+            problems += _take_unknown(cfg[key], f"{path}{key}.")
+    return problems
+
+
+def did_you_mean(key: str, known: Sequence[str], path: str = "") -> str:
+    close = difflib.get_close_matches(key, known, 1)
+    return f"; did you mean {path}{close[0]}?" if close else ""
+
+
+COMPARISONS = {
+    "ge": ("at least", lambda value, limit: value >= limit),
+    "gt": ("above", lambda value, limit: value > limit),
+    "le": ("at most", lambda value, limit: value <= limit),
+    "lt": ("below", lambda value, limit: value < limit),
+}
+
+
+def _out_of_range(config: Any, path: str) -> list[str]:
+    problems = []
+    for f in fields(config):
+        value = getattr(config, f.name)
+        if is_dataclass(value):
+            problems += _out_of_range(value, f"{path}{f.name}.")
+            continue
+        if "choices" in f.metadata and value not in f.metadata["choices"]:
+            problems.append(f"{path}{f.name}={value}: must be one of {', '.join(f.metadata['choices'])}")
+        for name, (word, holds) in COMPARISONS.items():
+            values = value if isinstance(value, list) else [value]
+            if name in f.metadata and not all(v is None or holds(v, f.metadata[name]) for v in values):
+                problems.append(f"{path}{f.name}={value}: must be {word} {f.metadata[name]}")
+    return problems
+
+
+def inconsistencies(config: Config) -> list[str]:
+    """Values that do not go together; options that are still open (null) go with everything."""
+    model, ea, lr, n_states = config.model, config.ea, config.lr, config.states.n_states
+    n_latents = math.inf if model.n_latents is None else model.n_latents
+    wrong = {
+        f"states.n_states={n_states}: model.n_latents={n_latents} has fewer states than that": (
+            n_latents < 62 and n_states > 2**n_latents
+        ),
+        f"ea.n_parents={ea.n_parents}: must be at most states.n_states={n_states}": ea.n_parents > n_states,
+        f"ea.n_children={ea.n_children}: must be at most model.n_latents={n_latents}": ea.n_children > n_latents,
+        f"ea.n_flips={ea.n_flips}: must be at most model.n_latents={n_latents}": ea.n_flips > n_latents,
+        f"lr.min={lr.min}: must be at most lr.max={lr.max}": (
+            lr.kind == "cyclic" and lr.max is not None and lr.min > lr.max
+        ),
+        "model.solver=exact: needs a linear decoder (model=linear)": model.solver == "exact" and model.hidden != [],
+        "model.solver=exact: needs model.likelihood=gaussian": (
+            model.solver == "exact" and model.likelihood != "gaussian"
+        ),
+        "model.variances: go with model.likelihood=known_variance, which needs them": (
+            (model.variances is None) == (model.likelihood == "known_variance")
+        ),
+        f"states.memmap=true: needs device=cpu, not {config.device}": config.states.memmap and not _is_cpu(config),
+        f"init_from={config.init_from}: no checkpoint.pt there": (
+            config.init_from is not None and not (Path(config.init_from) / "checkpoint.pt").is_file()
+        ),
+    }
+    return [problem for problem, is_wrong in wrong.items() if is_wrong] + config.dataset.problems(config)
+
+
+def _is_cpu(config: Config) -> bool:
+    return choose_device(config.device, config.precision).type == "cpu"

@@ -1,0 +1,98 @@
+"""What went wrong, in one line that a user can act on, and the exit code for it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
+
+from tvae.core.errors import Failure, UserError
+from tvae.data.atomic import NO_ROOM
+from tvae.options.checks import did_you_mean, resolve
+from tvae.options.schema import Config, conf_dir
+
+KILLED = (
+    "a job was killed, perhaps because memory ran out, and the others were stopped; the same command resumes "
+    "what is missing, and needs less memory with fewer jobs at a time (hydra.launcher.n_jobs)"
+)
+
+
+def explain(error: Exception) -> tuple[list[str], int] | None:
+    """A line for each thing that is wrong, and the exit code; None: it was not foreseen."""
+    if isinstance(error, Failure):
+        return list(error.problems), error.exit_code
+    if isinstance(error, (HydraException, OmegaConfBaseException)) or "Config group override" in str(error):
+        return _composition_problems(error), 2
+    if isinstance(error, OSError) and error.errno in NO_ROOM:
+        return [f"{error.filename or 'a file of the run'}: cannot be written ({error.strerror})"], 1
+    if isinstance(error, OSError) and error.filename is not None:
+        return [f"{error.filename}: {error.strerror}"], 2
+    if isinstance(error, RuntimeError) and "srun" in str(error):
+        return ["hydra/launcher: this machine is no part of a SLURM cluster (there is no srun)"], 2
+    if type(error).__name__ == "TerminatedWorkerError":  # joblib's
+        return [KILLED], 1
+    if type(error).__module__.startswith("submitit."):  # of a job on another machine; its text ends with the cause
+        return [str(error).strip().splitlines()[-1]], 1
+    return None
+
+
+def _composition_problems(error: Exception) -> list[str]:
+    """All overrides that cannot be composed, and what the check finds in the rest."""
+    overrides = [word for word in sys.argv[1:] if "=" in word and not word.startswith("-")]
+    searched = _search_path()
+    accepted: list[str] = []
+    problems: list[str] = []
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(conf_dir(), version_base="1.3"):
+        for override in (value for given in overrides for value in _values(given)):
+            try:
+                compose("config", [*searched, *accepted, override])
+                accepted.append(override)
+            except Exception as wrong:
+                problems.append(f"{override}: {one_line(wrong)}{_hint(override)}")
+        try:
+            resolve(compose("config", searched + [o for o in accepted if not o.startswith("hydra")]))
+        except UserError as found:
+            problems += found.problems
+    return problems or [one_line(error)]
+
+
+def _search_path() -> list[str]:
+    """What --config-dir has added to it, as an override."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--config-dir", "-cd")
+    folder = parser.parse_known_args()[0].config_dir
+    return [] if folder is None else [f"hydra.searchpath=['file://{Path(folder).absolute()}']"]
+
+
+def _values(override: str) -> list[str]:
+    """A sweep `a=1,2` as `a=1` and `a=2`; anything else unchanged."""
+    try:
+        (parsed,) = OverridesParser.create().parse_overrides([override])
+        if not parsed.is_sweep_override():
+            return [override]
+        return [f"{parsed.get_key_element()}={value}" for value in parsed.sweep_string_iterator()]
+    except Exception:  # it is no override at all, which composing will say
+        return [override]
+
+
+def _hint(override: str) -> str:
+    key, _, value = override.partition("=")
+    if key == "hydra/launcher" and value.startswith(("joblib", "submitit", "slurm")):
+        return f"; is it installed? pip install '.[{'joblib' if value == 'joblib' else 'slurm'}]'"
+    return did_you_mean(key, [f.name for f in fields(Config)])
+
+
+def one_line(error: BaseException) -> str:
+    """The part of Hydra's and OmegaConf's messages that says what is wrong."""
+    text = str(error.__cause__ if error.__cause__ is not None and "Error merging" in str(error) else error)
+    dropped = ("full_key", "object_type", "reference_type", "See ", "Config search", "To append", "provider=")
+    lines = [line.strip() for line in text.splitlines()]
+    return " ".join(line for line in lines if line and not line.startswith(dropped))

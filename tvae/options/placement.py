@@ -1,0 +1,64 @@
+"""Where the work is done: which of the processes this one is, the device, and how many threads of the CPU."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+SMALL = 2e6  # multiplications in a batch; below, waking a second thread costs more than it brings (measured on bars)
+
+
+def rank_here() -> int:
+    """Among all ranks, also before they are joined."""
+    return int(os.environ.get("RANK", 0))
+
+
+def local_rank() -> int:
+    """Among the ranks on this machine."""
+    return int(os.environ.get("LOCAL_RANK", 0))
+
+
+def local_size() -> int:
+    return int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+
+
+def device_problems(name: str) -> list[str]:
+    """Why a device cannot be used, if so."""
+    if name in ("auto", "cpu"):
+        return []
+    kind, _, number = name.partition(":")
+    if kind not in ("cuda", "mps") or (number and not (kind == "cuda" and number.isdigit())):
+        return [f"device={name}: must be one of auto, cpu, cuda, cuda:N, mps"]
+    if kind == "cuda" and int(number or 0) >= torch.cuda.device_count():
+        return [f"device={name}: this machine has {torch.cuda.device_count()} CUDA devices"]
+    if kind == "mps" and not torch.backends.mps.is_available():
+        return ["device=mps: not available on this machine"]
+    if local_size() > 1 and (kind == "mps" or number):
+        return [f"device={name}: {local_size()} processes on this machine cannot share it"]
+    if local_size() > max(1, torch.cuda.device_count()):
+        return [
+            f"device={name}: {local_size()} processes, but {torch.cuda.device_count()} CUDA devices on this machine"
+        ]
+    return []
+
+
+def choose_device(name: str, precision: str) -> torch.device:
+    """`auto` takes an accelerator that can do the wanted precision, if there is one."""
+    if name not in ("auto", "cuda"):
+        return torch.device(name)
+    if name == "cuda" or (torch.cuda.is_available() and local_size() <= torch.cuda.device_count()):
+        return torch.device("cuda", local_rank())
+    if torch.backends.mps.is_available() and precision == "float32" and local_size() == 1:
+        return torch.device("mps")
+    return torch.device("cpu")
+
+
+def n_cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def choose_threads(n_multiplications: int) -> int:
+    """For batches of so much work."""
+    return 1 if n_multiplications < SMALL else n_cores()

@@ -1,0 +1,38 @@
+"""The default recipe: options that were left open (null), chosen for the data at hand, and the data themselves.
+
+What a data set decides is in its module (`data.sets`); every choice can be overruled by setting the option.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tvae.core.errors import UserError
+from tvae.data.dataset import Dataset
+from tvae.options.checks import inconsistencies
+from tvae.options.schema import Config
+
+
+def prepare(config: Config, opened: Any = None) -> tuple[Config, Dataset]:
+    """A copy of the configuration without open options, and the data; what has to be read for both is read once.
+
+    `opened`: what the data set would have read, where it is in memory already.
+    """
+    opened = config.dataset.open(config) if opened is None else opened
+    config = complete(config, opened)
+    return config, config.dataset.make(config, opened).check(config.dataset.name)
+
+
+def complete(config: Config, opened: Any) -> Config:
+    """A copy of the configuration with every open option filled in."""
+    completed = config.dataset.complete(config, opened)
+    model = completed.model
+    assert model.n_latents is not None
+    hidden = [model.n_latents] if model.hidden is None else model.hidden
+    lr = replace(completed.lr, max=completed.lr.max or 0.01)
+    completed = replace(completed, model=replace(model, hidden=hidden), lr=lr)
+    problems = inconsistencies(completed)
+    if problems:
+        raise UserError(*problems)
+    return completed

@@ -1,0 +1,60 @@
+"""Every option there is: the schema that the YAML files under `conf/` extend.
+
+Each option is described where it is used: training in `core` (`FitConfig` and its parts), data in `data` (`DataConfig`
+and the data sets). Here they are put together with the options of a run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Optional
+
+from hydra.core.config_store import ConfigStore
+from omegaconf import OmegaConf
+
+from tvae.core.evolution import EaConfig
+from tvae.core.fields import option
+from tvae.core.model import ModelConfig
+from tvae.core.schedule import LrConfig
+from tvae.data.dataset import DataConfig, DatasetConfig
+from tvae.data.sets import KINDS
+
+
+@dataclass
+class Config(DataConfig):
+    run: Optional[str] = option(None, "denoise and inpaint: run directory to restore from, instead of training")
+    precision: str = option("float32", "of all computation", choices=("float32", "float64"))
+    device: str = option("auto", "auto, cpu, cuda, cuda:N or mps", changes_result=False)
+    compile: bool = option(False, "torch.compile what lies behind the decoder's first layer")
+    threads: Optional[int] = option(
+        None, "of the CPU; null: one for small models, else all cores", changes_result=False, ge=1
+    )
+    init_from: Optional[str] = option(None, "run directory whose parameters and states this run starts from")
+    restore_every: int = option(10, "epochs between restorations of the image while training", ge=1)
+    restore_rounds: int = option(2, "E-steps with fixed parameters before the last restoration", ge=0)
+    picture_every: int = option(10, "epochs between pictures of the decoder", ge=1)
+    checkpoint_seconds: float = option(30.0, "time between checkpoints, 0: after every epoch", False, ge=0)
+    restart: bool = option(False, "throw away what the run directory holds and start over", changes_result=False)
+
+
+# Options that do not change the result: a run may be resumed with other values of these.
+FREE = tuple(f.name for f in fields(Config) if not f.metadata.get("changes_result", True))
+
+
+def register() -> None:
+    """Put the schema where the YAML files find it."""
+    store = ConfigStore.instance()
+    store.store(group="schema", name="config", node=Config, package="_global_")
+    for group, schema in (("dataset", DatasetConfig), ("model", ModelConfig), ("ea", EaConfig), ("lr", LrConfig)):
+        store.store(group=f"schema/{group}", name="base", node=schema)
+    for kind in KINDS:
+        store.store(group="schema/dataset", name=kind.schema, node=kind)
+    OmegaConf.register_new_resolver("free_options", lambda: list(FREE), replace=True)
+
+
+def conf_dir() -> str:
+    """The folder of the YAML files: inside an installed package, or beside it in a checkout."""
+    package = Path(__file__).resolve().parent.parent
+    installed = package / "conf"
+    return str(installed if installed.is_dir() else package.parent / "conf")

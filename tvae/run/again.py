@@ -1,0 +1,53 @@
+"""Restore the picture of a run that is there already, with `run=DIR`."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+
+from tvae.core.errors import UserError, refuse
+from tvae.options.checks import read_config
+from tvae.options.recipe import prepare
+from tvae.options.schema import FREE, Config
+from tvae.run.connection import join
+from tvae.run.files import CONFIG
+from tvae.run.initialise import load_run, resume
+from tvae.run.record import RestoredRecord
+from tvae.run.run_directory import claimed, read_metrics
+from tvae.run.session import Session
+
+log = logging.getLogger("tvae.train")
+
+
+def restore_run(config: Config, path: Path, keep_observed: bool | None) -> dict[str, Any]:
+    """Read configuration and checkpoint of `config.run`, restore, and write the pictures to `path`."""
+    assert config.run is not None
+    ranks, source = join(), Path(config.run)
+    theirs = _read_source(source, path)
+    saved = load_run(source, ranks, "run")
+    theirs.states.memmap = False
+    theirs.device, theirs.threads, theirs.data_dir = config.device, config.threads, config.data_dir
+    theirs, dataset = ranks.in_turn(lambda: prepare(theirs))
+    refuse(dataset.picture is None, f"run={source}: was trained on {theirs.dataset.name}, which is no image")
+    session = Session(theirs, dataset, keep_observed, None, ranks)
+    resume(session.fit, saved)
+    with claimed(path, config, dataset.fingerprint(), ranks):
+        if ranks.is_leader:
+            of_run = read_metrics(source) or {}
+            session.record = RestoredRecord(path, theirs, session.fit, dataset, of_run, source)
+        metrics = session.finish()
+    log.info("restored from epoch %d of %s; results in %s", session.fit.epoch, source, path)
+    return metrics
+
+
+def _read_source(source: Path, path: Path) -> Config:
+    """The configuration of the run in `source`, if it can be restored from and `path` written to."""
+    for override in HydraConfig.get().overrides.task if HydraConfig.initialized() else []:
+        if override.partition("=")[0] not in ("run", *FREE):
+            raise UserError(f"{override}: a run that is there keeps its options; beside run= go only {', '.join(FREE)}")
+    if (source / CONFIG).resolve() == (path / CONFIG).resolve():
+        raise UserError(f"run={source}: cannot write to the directory it reads; name another hydra.run.dir")
+    return read_config(source / CONFIG)

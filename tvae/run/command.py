@@ -1,0 +1,169 @@
+"""What every command shares: starting Hydra, and ending with an exit code, and a line for what went wrong.
+
+0 done; 2 a mistake in what the user gave, a line for each; 1 anything else, also an interruption.
+HYDRA_FULL_ERROR=1 in the environment shows tracebacks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import string
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+
+from tvae.core.errors import UserError
+from tvae.data.atomic import NO_ROOM
+from tvae.options.checks import resolve
+from tvae.options.mistakes import explain, one_line
+from tvae.options.placement import local_rank, local_size, n_cores, rank_here
+from tvae.options.schema import Config, register
+from tvae.run.connection import is_first_attempt, join, leave, n_joined, wait_until_told
+from tvae.run.logs import log_to_terminal
+from tvae.run.ranks import LostRank, Ranks
+from tvae.run.signals import LAUNCHED_BY, Interrupted, at_work, end_with_launcher
+
+NAME_MAX = 150  # characters of a run's directory name, before the rest is replaced by a hash
+
+
+def run_name(overrides: str) -> str:
+    """A run's directory name from its overrides: one path component, whatever the values hold."""
+    plain = string.ascii_letters + string.digits + "=,.+-_"
+    name = "".join(c if c in plain else "_" for c in overrides).strip(".") or "default"
+    if name == overrides and len(name) <= NAME_MAX:
+        return name
+    return name if overrides == "" else f"{name[:NAME_MAX]}-{hashlib.sha256(overrides.encode()).hexdigest()[:8]}"
+
+
+register()
+OmegaConf.register_new_resolver("run_name", run_name, replace=True)
+
+
+FAILURES = "TVAE_FAILURES"  # in the environment: the file to which jobs of a multirun add what went wrong
+
+
+def run(task: Callable[[Config, Path], object], cfg: DictConfig) -> None:
+    """The body of a Hydra job: `task` on the checked configuration and the run directory."""
+    with at_work:
+        _run(task, cfg)
+
+
+def _run(task: Callable[[Config, Path], object], cfg: DictConfig) -> None:
+    path = Path(HydraConfig.get().runtime.output_dir)
+    is_multirun = HydraConfig.get().mode == RunMode.MULTIRUN
+    try:
+        if _is_joblib() and "TORCHELASTIC_RUN_ID" in os.environ:
+            raise UserError("hydra/launcher=joblib: not under torchrun; jobs side by side, or processes of one job")
+        if _is_joblib():
+            end_with_launcher()
+        ranks = join()
+        log_to_terminal(f"{path.name}: " if _is_joblib() else "")
+        with ranks.sharing_failures():
+            config = resolve(cfg)
+            config.threads = config.threads or threads_of_job()
+            config.restart = config.restart and is_first_attempt()  # else it would throw away what that one has saved
+            task(config, _shared(path, ranks))
+    except Exception as error:
+        is_known_to_all = n_joined() <= 1 or getattr(error, "is_shared", False)
+        if is_multirun and is_known_to_all and not isinstance(error, (Interrupted, LostRank)):
+            _note_failure(f"{path}: {one_line(error)}")
+            raise  # Hydra continues with the other jobs and raises this again at the end
+        _end(error)
+
+
+def _shared(path: Path, ranks: Ranks) -> Path:
+    """The leader's run directory, for all ranks."""
+    theirs = Path(ranks.gather(str(path))[0])
+    if theirs != path:
+        with suppress(OSError):
+            path.rmdir()  # Hydra has made it, for a name that depends on the time
+    return theirs
+
+
+def _is_joblib() -> bool:
+    """Whether this job is one of several that joblib runs side by side."""
+    return HydraConfig.get().mode == RunMode.MULTIRUN and "joblib" in HydraConfig.get().launcher._target_
+
+
+def _note_failure(line: str) -> None:
+    """For the list at the end; the job may be in another process, and on a machine that does not see the file."""
+    with suppress(KeyError, OSError), open(os.environ[FAILURES], "a") as file:
+        file.write(f"{line}\n")
+
+
+def threads_of_job() -> int | None:
+    """A share of the cores for each of the ranks or jobs on this machine; None if there is only one at a time."""
+    if "SLURM_CPUS_PER_TASK" in os.environ:
+        return int(os.environ["SLURM_CPUS_PER_TASK"])
+    if local_size() > 1:
+        return max(1, n_cores() // local_size())
+    if not _is_joblib():
+        return None
+    n_jobs = HydraConfig.get().launcher.n_jobs or 1
+    return max(1, n_cores() // (n_jobs if n_jobs > 0 else n_cores()))
+
+
+def launch(job: Callable[[], None]) -> None:
+    """Start a `hydra.main` function from the command line."""
+    show_traceback = os.environ.get("HYDRA_FULL_ERROR") == "1"
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra hands its exceptions on, instead of printing and exiting with 1
+    log_to_terminal()
+    threading.excepthook = _end_of_thread
+    with tempfile.TemporaryDirectory(prefix="tvae-") as folder:
+        failures = Path(folder) / "failures"
+        os.environ[FAILURES], os.environ[LAUNCHED_BY] = str(failures), str(os.getpid())
+        try:
+            job()
+            leave()
+        except KeyboardInterrupt:
+            sys.exit(1)
+        except Exception as error:
+            if show_traceback:
+                raise
+            if failures.exists() and rank_here() == 0:
+                print("jobs that failed:", *failures.read_text().splitlines(), sep="\n  ", file=sys.stderr)
+            _end(error)
+
+
+def _end_of_thread(end: threading.ExceptHookArgs) -> None:
+    """A full disk is met by the thread that writes for TensorBoard, and told by the main one, which is handed it."""
+    if not (isinstance(end.exc_value, OSError) and end.exc_value.errno in NO_ROOM):
+        threading.__excepthook__(end)
+
+
+def callable_as(module: str, function: str) -> None:
+    """Let a command's module be called like the function of `tvae.api` whose name it has: `tvae.denoise(image)`."""
+
+    class CallableModule(ModuleType):
+        def __call__(self, *args: Any, **options: Any) -> Any:
+            from tvae import api
+
+            return getattr(api, function)(*args, **options)
+
+    sys.modules[module].__class__ = CallableModule
+
+
+def _end(error: Exception) -> None:
+    """Say what is wrong and end the process, or let an unforeseen error through."""
+    explained = explain(error)
+    if explained is None:
+        raise error
+    lines, code = explained
+    # Of what all ranks know, the leader tells; of what goes wrong before they are joined, the first on each machine.
+    is_others = getattr(error, "is_shared", False) if n_joined() else local_rank() > 0
+    who = f"process {rank_here()}: " if rank_here() else ""
+    for line in lines if not (rank_here() and is_others) else ():
+        print(f"error: {who}{line}" if code == 2 else f"{who}{line}", file=sys.stderr)
+    if getattr(error, "is_shared", False):
+        wait_until_told()
+    sys.exit(code)

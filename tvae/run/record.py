@@ -1,0 +1,170 @@
+"""What a user sees of a run: TensorBoard, history.csv, metrics.json, figures and pictures, in the data's own units."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from torch.utils.tensorboard import SummaryWriter
+
+import tvae
+from tvae.core.fit import Epoch, Fit
+from tvae.data.atomic import write_atomically
+from tvae.data.dataset import Dataset
+from tvae.options.checks import flat
+from tvae.options.schema import Config
+from tvae.restore.metrics import METRICS_OVER_TIME, UNKNOWN, quality
+from tvae.restore.restoration import Restored
+from tvae.run.figures import Results, as_grid, one_hot_outputs, write_figures
+from tvae.run.files import FIGURE_DIR, HISTORY, METRICS, TENSORBOARD_DIR
+from tvae.run.machine import machine
+from tvae.run.output_pictures import as_shown, uncertainty_scale, write_pictures
+
+
+class Record:
+    """What a run has reported so far; nothing is written: for Python calls, and for ranks other than the leader."""
+
+    def __init__(
+        self, config: Config, fit: Fit, dataset: Dataset, history: list[dict[str, Any]], facts: dict[str, Any]
+    ):
+        """`history`: a row for each epoch; `facts`: what is known of the truth."""
+        self.config, self.fit, self.dataset, self.history = config, fit, dataset, history
+        self.facts: dict[str, Any] = {**UNKNOWN, **facts}
+        self.restored: Restored | None = None
+
+    def add_epoch(self, epoch: Epoch, restored: Restored | None) -> dict[str, Any]:
+        """A row of history, which is returned; `restored`: the picture as of now."""
+        row: dict[str, Any] = asdict(epoch)
+        if self.dataset.picture is not None:
+            found = UNKNOWN if restored is None else quality(self.dataset.picture, restored)
+            row |= {name: found[name] for name in METRICS_OVER_TIME}
+        self.history.append(row)
+        return row
+
+    def add_restored(self, restored: Restored) -> None:
+        """The final picture."""
+        assert self.dataset.picture is not None
+        self.restored = restored
+        self.facts |= quality(self.dataset.picture, restored)
+        self.facts["uncertainty_scale"] = uncertainty_scale(restored)
+
+    def metrics(self, status: str) -> dict[str, Any]:
+        last = self.history[-1] if self.history else {}
+        seconds = sum(row["seconds"] for row in self.history)
+        return {
+            "status": status,
+            "elbo": last.get("elbo"),
+            "elbo_test": last.get("elbo_test"),
+            "epochs": len(self.history),
+            "seconds": seconds,
+            "seconds_per_epoch": seconds / len(self.history) if self.history else None,
+            "sigma": last.get("sigma"),
+            **self.facts,
+            "seed": self.config.seed,
+            "device": str(self.fit.device),
+            "version": tvae.__version__,
+            "machine": machine(),
+        }
+
+    def results(self) -> Results:
+        return Results(self.fit, self.dataset, self.history, self.facts, self.restored)
+
+    def write(self, status: str) -> dict[str, Any]:
+        """The metrics as of now."""
+        return self.metrics(status)
+
+    def finish(self) -> dict[str, Any]:
+        """The metrics of a finished run."""
+        return self.write("finished")
+
+
+class WrittenRecord(Record):
+    """A record that is kept in the run directory."""
+
+    def __init__(
+        self,
+        directory: Path,
+        config: Config,
+        fit: Fit,
+        dataset: Dataset,
+        history: list[dict[str, Any]],
+        facts: dict[str, Any],
+    ):
+        super().__init__(config, fit, dataset, history, facts)
+        self.directory = directory
+        purge_step = fit.epoch + 1 if fit.epoch else None
+        self.writer = SummaryWriter(str(directory / TENSORBOARD_DIR), purge_step=purge_step)
+
+    def add_epoch(self, epoch: Epoch, restored: Restored | None) -> dict[str, Any]:
+        """Also scalars and, every so often, pictures for TensorBoard."""
+        row = super().add_epoch(epoch, restored)
+        known = {name: value for name, value in {**self.facts, **row}.items() if value is not None and name != "epoch"}
+        if restored is not None and self.dataset.picture is not None:
+            shown = as_shown(self.dataset.picture, restored)
+            self.writer.add_image("restored", shown, epoch.epoch, dataformats="HWC")
+        for name, value in known.items():
+            self.writer.add_scalar(name, value, epoch.epoch)
+        self.writer.add_histogram("pi", self.fit.model.pi.cpu(), epoch.epoch)
+        if epoch.epoch == 1 or epoch.epoch % self.config.picture_every == 0:
+            picture = as_grid(one_hot_outputs(self.fit), self.dataset.shape)
+            self.writer.add_image("decoder", picture, epoch.epoch, dataformats="HWC")
+        return row
+
+    def write(self, status: str) -> dict[str, Any]:
+        """Also metrics.json and history.csv."""
+        metrics = self.metrics(status)
+        write_json(self.directory / METRICS, metrics)
+        if self.history:
+            table = io.StringIO()
+            rows = csv.DictWriter(table, list(self.history[0]), lineterminator="\n")
+            rows.writeheader()
+            rows.writerows(self.history)
+            write_atomically(self.directory / HISTORY, table.getvalue().encode())
+        self.writer.flush()
+        return metrics
+
+    def add_restored(self, restored: Restored) -> None:
+        super().add_restored(restored)
+        assert self.dataset.picture is not None
+        write_pictures(self.directory, self.dataset.picture, restored)
+
+    def finish(self) -> dict[str, Any]:
+        """Also figures, and the entry for comparing runs of a sweep."""
+        write_figures(self.directory / FIGURE_DIR, self.results())
+        metrics = self.write("finished")
+        numbers = {f"final/{k}": v for k, v in metrics.items() if isinstance(v, float) and math.isfinite(v)}
+        options = {k: v if isinstance(v, (bool, int, float)) else str(v) for k, v in flat(self.config).items()}
+        self.writer.add_hparams(options, numbers, run_name=".")
+        self.writer.close()
+        return metrics
+
+
+class RestoredRecord(Record):
+    """Of a run that is there already, restored into another directory."""
+
+    def __init__(
+        self, directory: Path, config: Config, fit: Fit, dataset: Dataset, of_run: dict[str, Any], source: Path
+    ):
+        super().__init__(config, fit, dataset, [], {})
+        self.directory, self.of_run, self.source = directory, of_run, source
+
+    def metrics(self, status: str) -> dict[str, Any]:
+        return {**self.of_run, **self.facts, "status": status, "run": str(self.source)}
+
+    def finish(self) -> dict[str, Any]:
+        assert self.dataset.picture is not None
+        assert self.restored is not None
+        write_pictures(self.directory, self.dataset.picture, self.restored)
+        write_figures(self.directory / FIGURE_DIR, self.results(), ["comparison.png"])
+        metrics = self.metrics("finished")
+        write_json(self.directory / METRICS, metrics)
+        return metrics
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    write_atomically(path, (json.dumps(content, indent=2, allow_nan=False) + "\n").encode())

@@ -1,0 +1,167 @@
+"""The run directory: whose it is, and what a run left there.
+
+A directory belongs to the configuration in its `config.yaml`. A run resumes in a directory that is its own, takes an
+empty one, and refuses any other before it writes a byte. Ranks that are to share it must have the same work, and see
+the same files.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from tvae.core.errors import UserError, refuse
+from tvae.data.atomic import write_atomically
+from tvae.data.dataset import Dataset
+from tvae.options.checks import flat, read_config
+from tvae.options.placement import choose_device
+from tvae.options.schema import FREE, Config
+from tvae.run.files import CONFIG, FIGURE_DIR, FINGERPRINT, IN_FOLDERS, METRICS, NAMED, PARTS, PATTERNS
+from tvae.run.ranks import Ranks
+
+
+class Busy(UserError):
+    """Another process is running in the directory."""
+
+
+class RunDirectory:
+    def __init__(self, path: Path, config: Config, fingerprint: str):
+        """Claim `path` for `config` on the data with this fingerprint, or raise `UserError`."""
+        self.path = path
+        self._handle: int | None = None
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            self._lock()
+            self._check_owner(config, fingerprint)
+            if config.restart:
+                self._clear()
+            (path / FIGURE_DIR).mkdir(exist_ok=True)
+            if not (path / CONFIG).exists():
+                write_atomically(path / FINGERPRINT, f"{fingerprint}\n".encode())
+                write_atomically(path / CONFIG, OmegaConf.to_yaml(config).encode())
+        except OSError as error:
+            self.release()
+            raise UserError(f"{path}: cannot be used as run directory ({error.strerror})") from error
+        except UserError:
+            self.release()
+            raise
+
+    def _lock(self) -> None:
+        """Hold the directory until the process ends, so that two runs cannot mix."""
+        try:
+            import fcntl
+        except ImportError:  # no such locks on Windows
+            return
+        self._handle = os.open(self.path, os.O_RDONLY)
+        try:
+            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Busy(f"{self.path}: another process is running in this directory") from None
+
+    def release(self) -> None:
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
+
+    def _clear(self) -> None:
+        """Remove what a run writes; other files, also in its folders, stay."""
+        for target in self._outputs():
+            patterns = IN_FOLDERS.get(target.name, ()) if target.is_dir() else None
+            written = [target] if patterns is None else [file for each in patterns for file in target.glob(each)]
+            for file in written:
+                file.unlink(missing_ok=True)
+
+    def _outputs(self) -> list[Path]:
+        named = [self.path / name for name in NAMED]
+        return named + [file for pattern in PATTERNS for file in sorted(self.path.glob(pattern))]
+
+    def _check_owner(self, config: Config, fingerprint: str) -> None:
+        for target in self._outputs():
+            if target.is_symlink():
+                raise UserError(f"{self.path}: {target.name} is a link to elsewhere; name another hydra.run.dir")
+        theirs_path = self.path / CONFIG
+        if not theirs_path.exists():
+            for target in self._outputs():
+                if target.name == FINGERPRINT and target.is_file() and target.read_text().strip() == fingerprint:
+                    continue  # the first thing a run writes: it was killed before the second
+                if target.is_file() or (target.is_dir() and any(target.iterdir())):
+                    raise UserError(f"{self.path}: holds a {target.name} that is no run's; name another hydra.run.dir")
+            return
+        try:
+            theirs = flat(read_config(theirs_path))
+        except UserError:
+            raise UserError(f"{self.path}: holds a config.yaml that is no run's; name another hydra.run.dir") from None
+        if config.restart:
+            return
+        mine = flat(config)
+        differing = [key for key in sorted({*mine, *theirs}) if mine.get(key) != theirs.get(key) and key not in FREE]
+        if differing:
+            what = ", ".join(f"{key}={theirs.get(key)} there, {mine.get(key)} here" for key in differing[:5])
+            more = f" and {len(differing) - 5} more" if len(differing) > 5 else ""
+            raise UserError(
+                f"{self.path}: belongs to another configuration ({what}{more}); "
+                "name another hydra.run.dir, or restart=true to start over"
+            )
+        if (self.path / FINGERPRINT).read_text().strip() != fingerprint:
+            raise UserError(
+                f"{self.path}: was made from other data, though the options are the same (has a file changed?); "
+                "name another hydra.run.dir, or restart=true to start over"
+            )
+
+
+@contextmanager
+def claimed(path: Path, config: Config, fingerprint: str, ranks: Ranks) -> Iterator[None]:
+    """Within, the directory is this run's and no other's, and all ranks see it."""
+    directory = RunDirectory(path, config, fingerprint) if ranks.is_leader else None
+    try:
+        check_directory(path, ranks)
+        yield
+    finally:
+        if directory is not None:
+            directory.release()
+
+
+def check_ranks(config: Config, dataset: Dataset, fingerprint: str, ranks: Ranks) -> None:
+    """Raise `UserError` unless the ranks have the same work, and enough of it."""
+    options = {name: value for name, value in flat(config).items() if name not in FREE}
+    options["device"] = choose_device(config.device, config.precision).type
+    n_points = dataset.source.n_points
+    refuse(n_points < ranks.size, f"{n_points} data points: too few for {ranks.size} processes")
+    for rank, (theirs, data) in enumerate(ranks.gather((options, fingerprint))):
+        names = {*options, *theirs}
+        differing = [f"{name}={theirs.get(name)}" for name in sorted(names) if theirs.get(name) != options.get(name)]
+        if differing:
+            raise UserError(f"process {rank} was started with other options ({', '.join(differing)})")
+        refuse(data != fingerprint, f"process {rank} has other data, though its options are the same")
+
+
+def check_directory(path: Path, ranks: Ranks) -> None:
+    """Raise `UserError` unless all ranks see what the leader writes: each of them reads what the others have saved."""
+    (token, *_) = ranks.gather(secrets.token_hex(8))
+    probe = path / PARTS.replace("*", token)  # should it be left over, it goes with the next checkpoint
+    if ranks.is_leader:
+        probe.touch()
+    ranks.meet()
+    is_seen = ranks.gather(probe.exists())
+    if ranks.is_leader:
+        probe.unlink(missing_ok=True)
+    refuse(
+        not all(is_seen),
+        f"{path}: not seen by all processes; hydra.run.dir must be on a file system that their machines share",
+    )
+
+
+def read_metrics(path: Path) -> dict[str, Any] | None:
+    """What a run reported, if it did."""
+    try:
+        content = json.loads((path / METRICS).read_text())
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None

@@ -1,0 +1,223 @@
+"""One run, from a configuration to its results: prepare -> resume -> loop -> finish.
+
+Commands, `run=DIR`, the search and the Python calls all come this way. A session with a `path` keeps what it does in
+that run directory and is resumed from there; one without keeps nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tvae.core.errors import refuse
+from tvae.core.fit import Epoch
+from tvae.core.model import log_likelihood
+from tvae.core.states import all_states
+from tvae.core.units import Units
+from tvae.data.atomic import DiskFull
+from tvae.data.dataset import Dataset
+from tvae.data.picture import Picture
+from tvae.data.sets.image import ImageConfig
+from tvae.options.recipe import prepare
+from tvae.options.schema import Config
+from tvae.restore.restoration import Plan, Restored, restore
+from tvae.run import checkpoint
+from tvae.run.cadence import Cadence
+from tvae.run.connection import join
+from tvae.run.files import LOG, STATES
+from tvae.run.forecast import tell_memory, tell_time, warn_of_blind_patches
+from tvae.run.initialise import check_source, resume, start_from_run
+from tvae.run.logs import log_to_file
+from tvae.run.progress import progress, summary
+from tvae.run.ranks import LostRank, Ranks
+from tvae.run.record import Record, WrittenRecord
+from tvae.run.run_directory import check_ranks, claimed, read_metrics
+from tvae.run.setup import make_fit
+from tvae.run.signals import Interrupted, Stop, StoppedEarly, queue_again, stop_on_signal
+
+log = logging.getLogger("tvae.train")
+
+
+def train(
+    config: Config,
+    path: Path,
+    keep_observed: bool | None = None,
+    stops_early: Callable[[Epoch], bool] = lambda epoch: False,
+) -> dict[str, Any]:
+    """Train in the run directory `path`, or resume what was begun there; returns what metrics.json holds.
+
+    `keep_observed`: of an incomplete image, restore only the missing pixels; None: unless noise was added.
+    `stops_early`: asked after every epoch, and ends the run like an interruption.
+    """
+    ranks = join()
+    refuse(config.run is not None, f"run={config.run}: is for tvae.denoise and tvae.inpaint")
+    config, dataset = ranks.in_turn(lambda: prepare(config))
+    fingerprint = dataset.fingerprint()
+    check_source(config, dataset, path)
+    check_ranks(config, dataset, fingerprint, ranks)
+    with claimed(path, config, fingerprint, ranks):
+        (done, *_) = ranks.gather(read_metrics(path))
+        if done is not None and done.get("status") == "finished":
+            log.info("%s is finished already; restart=true starts over", path)
+            return done
+        with log_to_file(path / LOG) if ranks.is_leader else nullcontext():
+            session = Session(config, dataset, keep_observed, path, ranks)
+            session.resume(fingerprint)
+            session.loop(stops_early)
+            return session.finish()
+
+
+def train_in_memory(config: Config, picture: Picture, keep_observed: bool) -> Restored:
+    """Train on a picture and restore it; nothing is written."""
+    n_threads = torch.get_num_threads()
+    try:
+        config, dataset = prepare(config, picture)
+        session = Session(config, dataset, keep_observed)
+        session.loop()
+        session.finish()
+    finally:
+        torch.set_num_threads(n_threads)
+    assert session.record.restored is not None
+    return session.record.restored
+
+
+class Session:
+    """Training and restoration of prepared data; after `resume`, at the place where the run in `path` stopped."""
+
+    def __init__(
+        self,
+        config: Config,
+        dataset: Dataset,
+        keep_observed: bool | None = None,
+        path: Path | None = None,
+        ranks: Ranks = Ranks(),  # noqa: B008
+    ):
+        self.config, self.dataset, self.path, self.ranks = config, dataset, path, ranks
+        self.keep_observed = config.noise is None if keep_observed is None else keep_observed
+        if ranks.is_leader:
+            tell_memory(config, dataset)
+        self.fit = make_fit(config, dataset, path, ranks)
+        self.record = self._new_record([])
+        warn_of_blind_patches(self.fit, dataset)
+
+    def _new_record(self, history: list[dict[str, Any]]) -> Record:
+        about = (self.config, self.fit, self.dataset, history, known_facts(self.config, self.dataset))
+        if self.path is None or not self.ranks.is_leader:
+            return Record(*about)
+        return WrittenRecord(self.path, *about)
+
+    def resume(self, fingerprint: str) -> None:
+        """From the newest checkpoint in `path`, or from the run that `init_from` names."""
+        assert self.path is not None
+        saved = checkpoint.load_newest(self.path, self.ranks)
+        if saved is not None:
+            self.record = self._new_record(resume(self.fit, saved))
+            if self.ranks.is_leader:
+                checkpoint.reinstate(saved)
+            self.ranks.meet()
+            log.info("%s: resumed after epoch %d", self.path, self.fit.epoch)
+        elif self.config.init_from is not None:
+            start_from_run(self.fit, Path(self.config.init_from), fingerprint)
+        if self.ranks.is_leader:
+            tell_time(self.fit)
+
+    def loop(self, stops_early: Callable[[Epoch], bool] = lambda epoch: False) -> None:
+        """Train to the last epoch; raises `Interrupted` if it is stopped before."""
+        fit, ranks = self.fit, self.ranks
+        cadence = Cadence(fit, self.config.restore_every, self.config.checkpoint_seconds)
+        is_early = is_over = False
+        with self._noting_failure(), self._stop() as stop, progress(fit, self.path is not None) as shown:
+            while not is_over:
+                for epoch in fit.epochs(lambda: stop() or (self.path is not None and cadence.saves_within_epoch())):
+                    shown.show(self.record.add_epoch(epoch, self._look() if cadence.restores() else None))
+                    is_early = fit.epoch < fit.n_epochs and stops_early(epoch)
+                    if is_early or cadence.saves_after_epoch():
+                        break
+                self._save()
+                cadence.note_saved()
+                is_over = is_early or fit.epoch == fit.n_epochs or ranks.any(stop())
+            is_at_limit = ranks.any(stop.is_at_limit)
+        if is_early:
+            raise StoppedEarly(f"stopped early after epoch {fit.epoch}")
+        if fit.epoch < fit.n_epochs:
+            if is_at_limit:
+                queue_again(ranks)
+            raise Interrupted(f"interrupted in epoch {fit.epoch + 1}; the same command resumes from there")
+
+    def finish(self) -> dict[str, Any]:
+        """Restore the picture, if the data are patches of one, and report the metrics."""
+        restored = self._restore(self.config.restore_rounds)
+        if restored is not None:
+            self.record.add_restored(restored)
+        metrics = self.record.finish()
+        self.ranks.meet()
+        if self.path is not None:
+            if self.ranks.is_leader:
+                for file in self.path.glob(STATES.format("*")):  # the checkpoint has them
+                    file.unlink()
+            log.info("%s", summary(metrics, self.path))
+        return metrics
+
+    def _restore(self, n_rounds: int) -> Restored | None:
+        options, picture = self.config.dataset, self.dataset.picture
+        if picture is None or not isinstance(options, ImageConfig):
+            return None
+        assert options.patch_size is not None
+        assert options.train_stride is not None
+        plan = Plan(
+            options.patch_size, options.train_stride, options.stride, options.average, n_rounds, self.keep_observed
+        )
+        return restore(self.fit, picture, plan)
+
+    def _look(self) -> Restored | None:
+        """The picture as of now, where its quality is recorded."""
+        return None if self.path is None else self._restore(0)
+
+    def _save(self) -> None:
+        if self.path is None:
+            return
+        content = {"fit": self.fit.state_dict(), "history": self.record.history}
+        checkpoint.save(self.path, content, self._parts(), self.ranks)
+        self.record.write("interrupted")  # which is true if the process ends before the next save
+        self.ranks.meet()
+
+    def _parts(self) -> Iterator[dict[str, Tensor]]:
+        for name, points in self.fit.sets_by_name().items():
+            for states in points.parts():
+                yield {name: states}
+
+    @contextmanager
+    def _stop(self) -> Iterator[Stop]:
+        """Signals stop a run that can be resumed; any other ends at once."""
+        with stop_on_signal() if self.path is not None else nullcontext(Stop()) as stop:
+            yield stop
+
+    @contextmanager
+    def _noting_failure(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            with suppress(DiskFull, OSError):
+                self.record.write("interrupted" if isinstance(error, LostRank) else "failed")
+            raise
+
+
+@torch.no_grad()
+def known_facts(config: Config, dataset: Dataset) -> dict[str, float]:
+    """What is known of the truth, for comparison with ELBO and sigma."""
+    if dataset.picture is not None and config.noise is not None:
+        return {"sigma_true": config.noise * dataset.picture.image.peak / 255}
+    if dataset.truth is None:
+        return {}
+    truth, source = dataset.truth, dataset.source
+    everything = source.reader(range(source.n_points), Units(), truth.pi.device, truth.pi.dtype)
+    x, observed = everything.take(torch.arange(source.n_points))
+    z = all_states(truth.n_latents).to(truth.pi.dtype)
+    exact = log_likelihood(truth, x, z, observed).mean().item()
+    return {"log_likelihood_true": exact, "sigma_true": truth.likelihood.sigma(Units())}

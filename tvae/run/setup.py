@@ -1,0 +1,64 @@
+"""Training at its start: from a configuration and data to a `Fit`, on the device and threads that suit the work."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from tvae.core.errors import UserError
+from tvae.core.fit import Fit
+from tvae.core.model import Model, start_model
+from tvae.core.points import Points, StateSets
+from tvae.core.source import Source, units_of
+from tvae.core.streams import generator
+from tvae.core.team import ALONE, Team
+from tvae.core.units import Units
+from tvae.data.dataset import Dataset
+from tvae.data.mapped import MappedSets
+from tvae.engines import choose_engine
+from tvae.options.placement import choose_device, choose_threads
+from tvae.options.schema import Config
+from tvae.run.files import STATES
+
+
+def make_fit(config: Config, dataset: Dataset, folder: Path | None = None, team: Team = ALONE) -> Fit:
+    """`folder`: of the states, where they are to be in a file."""
+    source, units = dataset.source, units_for(config, dataset)
+    device, dtype = choose_device(config.device, config.precision), getattr(torch, config.precision)
+    variance = source.known_values().double().var(correction=0).item()
+    start = start_model(config.model, source.n_values, variance, units, generator(config.seed, "weights"))
+    make_sets: Callable[[tuple[int, ...]], StateSets] = StateSets
+    if config.states.memmap:
+        assert folder is not None
+        path = folder / STATES.format(team.rank)
+        make_sets = lambda shape: MappedSets(path, shape)  # noqa: E731
+
+    def points(of: Source, sets: Callable[[tuple[int, ...]], StateSets] = StateSets) -> Points:
+        made = Points(of, team, units, device, dtype, sets)
+        made.draw_states(start.pi, config.states, config.seed)
+        return made
+
+    torch.set_num_threads(config.threads or choose_threads(batch_cost(config, start)))
+    model = copy.deepcopy(start).to(device, dtype)
+    if config.compile:
+        model.decoder.rest = torch.compile(model.decoder.rest)  # type: ignore[method-assign]
+    imputes = config.model.impute and source.is_masked
+    engine = choose_engine(model, config.ea, imputes, source.is_masked and config.model.solver == "exact")
+    held_out = None if dataset.held_out is None else points(dataset.held_out)
+    return Fit(config, model, engine, points(source, make_sets), units, held_out, team)
+
+
+def units_for(config: Config, dataset: Dataset) -> Units:
+    """Those the model sees; data that cannot be standardised are refused."""
+    units = units_of(dataset.source, config.dataset.standardise)
+    if units.std == 0:
+        raise UserError("the data are constant: there is nothing to learn")
+    return units
+
+
+def batch_cost(config: Config, model: Model) -> int:
+    """Multiplications that a dense evaluation of a minibatch's states takes."""
+    return config.batch_size * config.states.n_states * model.decoder.cost
