@@ -22,6 +22,8 @@ from tvae.core.source import Source
 from tvae.data.picture import Picture
 from tvae.data.whitening import Whitening
 
+EFFORTS = ("fast", "default", "best")
+
 
 @dataclass(frozen=True)
 class Dataset:
@@ -93,6 +95,7 @@ class DataConfig(FitConfig):
         None, "standard deviation of noise added to the image, in grey levels of 0..255", ge=0, lt=math.inf
     )
     missing: Optional[float] = option(None, "fraction of the image's pixels that is dropped", ge=0, lt=1)
+    effort: str = option("default", "how long an image may take, by choice of the open options", choices=EFFORTS)
     corruption_seed: int = option(0, "of noise and missing pixels; apart from the run's seed", ge=0)
     n_patches: Optional[int] = option(None, "patches of natural images to train on; null: 100,000", ge=1)
     image: Optional[str] = option(None, "PNG, JPEG or TIFF file to restore, instead of the data set's own picture")

@@ -56,19 +56,6 @@ def drop_pixels(shape: tuple[int, ...], missing: float, seed: int) -> np.ndarray
     return dropped.reshape(height, width)
 
 
-def estimate_noise(pixels: np.ndarray, missing: np.ndarray | None) -> float:
-    """Standard deviation of white noise in an image (H, W, C): the median of the finest diagonal details.
-
-    (a - b - c + d) / 2 of a 2x2 block has the noise's deviation and little of the picture; the median of its absolute
-    value, over 0.6745, ignores the edges that remain (Donoho and Johnstone 1994).
-    """
-    blocks = pixels[:-1, :-1] - pixels[:-1, 1:] - pixels[1:, :-1] + pixels[1:, 1:]
-    if missing is not None:
-        known = ~(missing[:-1, :-1] | missing[:-1, 1:] | missing[1:, :-1] | missing[1:, 1:])
-        blocks = blocks[known]
-    return float(np.median(np.abs(blocks))) / 2 / 0.6745 if blocks.size else 0.0
-
-
 def size_of(image: Image) -> str:
     """Width x height as users know it, and the channels if they are colours."""
     height, width, n_channels = image.pixels.shape

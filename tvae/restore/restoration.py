@@ -42,6 +42,7 @@ class Plan:
 class Restored:
     pixels: np.ndarray  # (H, W, C) float64, in the image's units, not clipped
     uncertainty: np.ndarray  # (H, W, C) float64: posterior standard deviation, in the same units
+    noise_level: float | None = None  # standard deviation of the noise, where it was looked for, in the same units
 
 
 @torch.no_grad()

@@ -52,6 +52,7 @@ class Record:
         self.restored = restored
         self.facts |= quality(self.dataset.picture, restored)
         self.facts["uncertainty_scale"] = uncertainty_scale(restored)
+        self.facts["noise_level"] = restored.noise_level
 
     def metrics(self, status: str) -> dict[str, Any]:
         last = self.history[-1] if self.history else {}

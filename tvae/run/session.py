@@ -26,6 +26,7 @@ from tvae.data.picture import Picture
 from tvae.data.sets.image import ImageConfig
 from tvae.options.recipe import prepare
 from tvae.options.schema import Config
+from tvae.restore.refinement import refine_restored
 from tvae.restore.restoration import Plan, Restored, restore
 from tvae.run import checkpoint
 from tvae.run.cadence import Cadence
@@ -154,7 +155,7 @@ class Session:
         """Restore the picture, if the data are patches of one, and report the metrics."""
         restored = self._restore(self.config.restore_rounds)
         if restored is not None:
-            self.record.add_restored(restored)
+            self.record.add_restored(self._refine(restored))
         metrics = self.record.finish()
         self.ranks.meet()
         if self.path is not None:
@@ -174,6 +175,13 @@ class Session:
             options.patch_size, options.train_stride, options.stride, options.average, n_rounds, self.keep_observed
         )
         return restore(self.fit, picture, plan)
+
+    def _refine(self, restored: Restored) -> Restored:
+        """With Gaussian residuals, if they are wanted."""
+        picture, config = self.dataset.picture, self.config
+        if picture is None or config.model.residual == "none":
+            return restored
+        return refine_restored(picture, restored, self.keep_observed, config.effort, config.seed, self.ranks)
 
     def _look(self) -> Restored | None:
         """The picture as of now, where its quality is recorded."""

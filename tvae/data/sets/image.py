@@ -21,12 +21,15 @@ from tvae.core.fields import option
 from tvae.data.dataset import DataConfig, DataConfigT, Dataset, DatasetConfig
 from tvae.data.image_file import Image, read_image
 from tvae.data.named import read_named
+from tvae.data.noise_level import diagonal_details
 from tvae.data.patch_source import PatchSource
 from tvae.data.patches import AVERAGES
-from tvae.data.picture import Picture, add_noise, check_content, drop_pixels, estimate_noise, read_mask, size_of
+from tvae.data.picture import Picture, add_noise, check_content, drop_pixels, read_mask, size_of
 
 PATCHES_MAX = 150_000  # more than that are thinned out for training; restoration takes them all
 N_VISITS = 2_500_000  # of data points, in all epochs: 40 epochs of a 256x256 image
+# With Gaussian residuals the states are only a first estimate, and how good it is hardly matters (docs/quality.md).
+N_VISITS_OF_FIRST = {"fast": 125_000, "default": 250_000, "best": 1_000_000}
 
 
 @dataclass
@@ -58,7 +61,7 @@ class ImageConfig(DatasetConfig):
 
     def complete(self, config: DataConfigT, opened: Picture) -> DataConfigT:
         shape = opened.noisy.shape
-        noise = estimate_noise(opened.noisy, opened.missing) * 255 / opened.image.peak
+        noise = diagonal_details(opened.noisy, opened.missing) * 255 / opened.image.peak
         by_noise = 12 if noise > 35 else 10 if noise > 20 else 8
         patch_size = self.patch_size or min(by_noise, *shape[:2])
         n_places = math.prod(max(1, side - patch_size + 1) for side in shape[:2])
@@ -70,7 +73,7 @@ class ImageConfig(DatasetConfig):
             dataset=replace(self, patch_size=patch_size, train_stride=train_stride),
             model=replace(config.model, n_latents=n_latents),
             lr=replace(config.lr, max=config.lr.max or (0.005 if noise > 10 else 0.0025)),
-            epochs=config.epochs or round(min(max(N_VISITS / n_points, 15), 200)),
+            epochs=config.epochs or _epochs(config, n_points),
         )
 
     def make(self, config: DataConfig, opened: Picture) -> Dataset:
@@ -97,6 +100,12 @@ class ImageConfig(DatasetConfig):
             ),
         }
         return super().problems(config) + [problem for problem, is_wrong in wrong.items() if is_wrong]
+
+
+def _epochs(config: DataConfig, n_points: float) -> int:
+    if config.model.residual == "none":
+        return round(min(max(N_VISITS / n_points, 15), 200))
+    return round(min(max(N_VISITS_OF_FIRST[config.effort] / n_points, 2), 200))
 
 
 def _missing(config: DataConfig, image: Image) -> np.ndarray | None:

@@ -1,0 +1,162 @@
+"""Missing pixels by conditional Gaussians: a mixture fitted by EM to patches of which only some values are known.
+
+With m, C the mean and covariance of a patch's group and o its observed values,
+
+    E[x | y_o]   = m + C_:o (C_oo + s I)^-1 (y_o - m_o)
+    Cov[x | y_o] = C - C_:o (C_oo + s I)^-1 C_o:
+
+The M-step takes first and second moments under these (Dempster, Laird and Rubin 1977), so that what is missing neither
+counts as known nor shrinks the covariance. A patch is in the group under which its observed values are most likely,
+among the groups that suit its current completion best.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from tvae.data.patches import extract, uniform_weights
+from tvae.restore.averaging import Accumulator
+from tvae.restore.mixture import N_MIN, cluster
+
+CHUNK_VALUES = 1 << 22  # of the matrices at once
+N_CANDIDATES = 3
+RIDGE = 1e-3  # of the mean variance, added to every covariance
+
+
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """K Gaussians with full covariances."""
+
+    size: Tensor  # (K,)
+    mean: Tensor  # (K, D)
+    covariance: Tensor  # (K, D, D)
+
+    @cached_property
+    def spectrum(self) -> tuple[Tensor, Tensor]:
+        """(K, D), (K, D, D): eigenvalues and eigenvectors of the covariances."""
+        values, vectors = torch.linalg.eigh(self.covariance)
+        return values.clamp(min=0), vectors
+
+    def candidates(self, x: Tensor, s: float) -> Tensor:
+        """(N, D) -> (N, N_CANDIDATES): the groups that suit whole patches best."""
+        values, vectors = self.spectrum
+        score = torch.stack(
+            [
+                2 * torch.log(n) - ((x - m) @ v).square() @ (1 / d) - torch.log(d).sum()
+                for n, m, v, d in zip(self.size, self.mean, vectors, values + s, strict=True)
+            ],
+            1,
+        )
+        return score.topk(min(N_CANDIDATES, len(self.size)), dim=1).indices
+
+
+class Moments:
+    """First and second moments of each group, added up."""
+
+    def __init__(self, n_groups: int, n_values: int):
+        self.size = torch.zeros(n_groups, dtype=torch.float64)
+        self.first = torch.zeros(n_groups, n_values, dtype=torch.float64)
+        self.second = torch.zeros(n_groups, n_values, n_values, dtype=torch.float64)
+
+    def add(self, group: int, mean: Tensor, covariance: Tensor | None) -> None:
+        """Patches (n, D) of one group, and the sum of their covariances (D, D)."""
+        self.size[group] += len(mean)
+        self.first[group] += mean.sum(0)
+        self.second[group] += mean.T @ mean
+        if covariance is not None:
+            self.second[group] += covariance
+
+    def groups(self) -> Groups:
+        is_kept = self.size >= N_MIN
+        size = self.size[is_kept]
+        mean = self.first[is_kept] / size[:, None]
+        covariance = self.second[is_kept] / size[:, None, None] - mean[:, :, None] * mean[:, None]
+        variance = covariance.diagonal(dim1=1, dim2=2).mean()
+        ridge = RIDGE * variance * torch.eye(mean.shape[1], dtype=mean.dtype)
+        return Groups(size.float(), mean.float(), (covariance + ridge).float())
+
+
+def evidence(y: Tensor, observed: Tensor, groups: Groups, which: Tensor, s: float) -> Tensor:
+    """(N,): log of the size of group `which` (N,) times the density of the observed values, up to constants."""
+    factor = torch.linalg.cholesky(_observed_part(groups.covariance[which], observed, s))
+    centred = ((y - groups.mean[which]) * observed)[..., None]
+    distance = torch.linalg.solve_triangular(factor, centred, upper=False).square().sum((1, 2))
+    log_det = 2 * factor.diagonal(dim1=1, dim2=2).log().sum(1)
+    return torch.log(groups.size[which]) - 0.5 * (distance + log_det)
+
+
+def conditional(y: Tensor, observed: Tensor, mean: Tensor, covariance: Tensor, s: float) -> tuple[Tensor, Tensor]:
+    """y, observed (n, D) of one group -> (n, D), (n, D, D): mean and covariance given what is observed."""
+    cross = covariance * observed[:, :, None]  # (n, D, D): rows of what is not observed are zero
+    factor = torch.linalg.cholesky(_observed_part(covariance.expand(len(y), -1, -1), observed, s))
+    gain = torch.cholesky_solve(cross, factor)
+    estimate = mean + (gain.transpose(1, 2) @ ((y - mean) * observed)[..., None])[..., 0]
+    return estimate, covariance - cross.transpose(1, 2) @ gain
+
+
+def _observed_part(covariance: Tensor, observed: Tensor, s: float) -> Tensor:
+    """(n, D, D): C_oo + s I for what is observed, the identity for the rest."""
+    known = observed.to(covariance.dtype)
+    masked = covariance * known[:, :, None] * known[:, None]
+    return masked + torch.diag_embed(known * s + (1 - known))
+
+
+def complete_patches(
+    y: Tensor, observed: Tensor, groups: Groups, group: Tensor, s: float
+) -> tuple[Tensor, Tensor, Moments]:
+    """Mean and variance (N, D) of every patch under its group (N,), and the moments for the M-step."""
+    n_values = y.shape[1]
+    mean, variance = torch.empty_like(y), torch.empty_like(y)
+    moments = Moments(len(groups.size), n_values)
+    for k in range(len(groups.size)):
+        for index in (group == k).nonzero()[:, 0].split(max(1, CHUNK_VALUES // n_values**2)):
+            found, covariance = conditional(y[index], observed[index], groups.mean[k], groups.covariance[k], s)
+            mean[index], variance[index] = found, covariance.diagonal(dim1=1, dim2=2).clamp(min=0)
+            moments.add(k, found, covariance.sum(0))
+    return mean, variance, moments
+
+
+def best_group(x: Tensor, y: Tensor, observed: Tensor, groups: Groups, s: float) -> Tensor:
+    """(N,): by the evidence of the observed values y, among candidates for the completed patches x."""
+    chosen = []
+    for index in torch.arange(len(y)).split(max(1, CHUNK_VALUES // y.shape[1] ** 2)):
+        candidates = groups.candidates(x[index], s)
+        scores = [evidence(y[index], observed[index], groups, which, s) for which in candidates.T]
+        chosen.append(candidates.gather(1, torch.stack(scores, 1).argmax(1, keepdim=True))[:, 0])
+    return torch.cat(chosen)
+
+
+def complete_pixels(
+    y: Tensor,
+    known: Tensor,
+    pilot: Tensor,
+    s: float,
+    patch_size: int,
+    n_groups: int,
+    n_rounds: int,
+    rng: torch.Generator,
+) -> tuple[Tensor, Tensor]:
+    """Mean and variance (H, W, C) of every pixel.
+
+    y, known, pilot (H, W, C): values, which of them are known, and a first estimate; `s`: variance of the noise.
+    """
+    height, width, n_channels = y.shape
+    patches, observed = extract(y, patch_size, 1), extract(known, patch_size, 1)
+    first = extract(pilot, patch_size, 1)
+    group = cluster(first, n_groups, rng)
+    moments = Moments(n_groups, patches.shape[1])
+    for k in range(n_groups):
+        moments.add(k, first[group == k], None)
+    for _ in range(n_rounds):
+        groups = moments.groups()
+        group = best_group(extract(pilot, patch_size, 1), patches, observed, groups, s)
+        mean, variance, moments = complete_patches(patches, observed, groups, group, s)
+        sums = Accumulator((height, width, n_channels), patch_size, 1, uniform_weights(patch_size))
+        sums.add(torch.arange(len(patches)), mean, variance, 1 / (variance.mean(1) + s))
+        found = sums.result()
+        pilot = found[0].float()
+    return found

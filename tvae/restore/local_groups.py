@@ -1,0 +1,47 @@
+"""A second estimate of a picture from a first one: Gaussian residuals of local groups of similar patches.
+
+The n patches of a group, as the rows of Y (n, D), are noisy versions of X. Each column of X is drawn from N(c, K) with
+the n x n covariance of the group in the first estimate P, so that patches which looked alike inform each other:
+
+    K = (P - c) (P - c)^T / D,     E[X | Y] = c + K (K + sigma2 I)^-1 (Y - c),     Var = sigma2 K (K + sigma2 I)^-1
+
+which is the optimal linear combination of the group's patches (as in NL-Ridge, Herbreteau and Kervrann 2022). Estimates
+are weighted by their certainty.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tvae.data.patches import extract
+from tvae.restore.averaging import Accumulator
+
+CHUNK_VALUES = 1 << 22  # of the groups at once
+WEIGHT_FLOOR = 1e-2  # added to the gain of a patch before its inverse is taken as a weight
+
+
+def refine(noisy: Tensor, first: Tensor, groups: Tensor, patch_size: int, sigma2: float) -> tuple[Tensor, Tensor]:
+    """(H, W, C) each: mean and variance of every pixel.
+
+    `noisy`, `first` (H, W, C): the picture and its first estimate; `groups` (G, n): numbers of similar patches.
+    """
+    height, width, n_channels = noisy.shape
+    of_noisy, of_first = extract(noisy, patch_size, 1), extract(first, patch_size, 1)
+    sums = Accumulator((height, width, n_channels), patch_size, 1, torch.ones(patch_size**2))
+    n_at_once = max(1, CHUNK_VALUES // (groups.shape[1] * of_noisy.shape[1]))
+    for group in groups.split(n_at_once):
+        mean, gain = _posterior(of_noisy[group], of_first[group], sigma2)
+        variance = (sigma2 * gain)[..., None].expand_as(mean)
+        sums.add(group.flatten(), mean.flatten(0, 1), variance.flatten(0, 1), 1 / (gain.flatten() + WEIGHT_FLOOR))
+    return sums.result()
+
+
+def _posterior(y: Tensor, pilot: Tensor, sigma2: float) -> tuple[Tensor, Tensor]:
+    """y, pilot (G, n, D) -> (G, n, D), (G, n): the mean, and the variance in units of sigma2."""
+    centre = pilot.mean((1, 2), keepdim=True)
+    pilot = pilot - centre
+    covariance = pilot @ pilot.transpose(1, 2) / y.shape[2]
+    identity = torch.eye(y.shape[1], dtype=y.dtype)
+    gain = torch.cholesky_solve(covariance, torch.linalg.cholesky(covariance + sigma2 * identity))  # K and it commute
+    return centre + gain.transpose(1, 2) @ (y - centre), gain.diagonal(dim1=1, dim2=2)

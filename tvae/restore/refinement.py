@@ -1,0 +1,136 @@
+"""What binary states leave over: Gaussian residuals in groups of patches, over the whole picture and then locally.
+
+    p(x | z) = N(x; mu(z), sigma2 I + C(z)),        C(z) the same for all states of a group
+
+The restoration by binary states is the first estimate. Its patches fall into groups, each of which gets a mean and a
+covariance of its own by EM on the noisy patches (`mixture`). The picture that follows says which patches are alike;
+every local group of these is then a Gaussian of its own (`local_groups`). Results for several patch sizes are averaged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tvae.core.streams import generator
+from tvae.core.team import ALONE, Team
+from tvae.data.noise_level import estimate_noise
+from tvae.data.patches import extract, uniform_weights
+from tvae.data.picture import Picture
+from tvae.restore.averaging import Accumulator
+from tvae.restore.completion import complete_pixels
+from tvae.restore.local_groups import refine
+from tvae.restore.mixture import CHUNK, cluster, fit_mixture, sums_of_groups
+from tvae.restore.restoration import Restored
+from tvae.restore.similar import similar_patches
+
+# The two stated deviations err in opposite directions: that of local groups is too small, for the groups were chosen on
+# the picture itself; that of the mixture too large, for the errors of overlapping patches average out. Their geometric
+# mean, times this, is calibrated on the development pictures (docs/quality.md).
+CALIBRATION = 1.2
+N_PER_GROUP = 100  # patches, at least, on average
+FILL_SIZE = 8  # pixels along a side of the patches that missing pixels are filled in by
+SIGMA_OF_KNOWN = 1 / 255  # of the peak: deviation of pixels that are taken for exact
+SIGMA_MIN = 1e-4  # of the peak; less noise than that is taken for none
+
+
+@dataclass(frozen=True)
+class Refinement:
+    """How much is done."""
+
+    n_groups: int = 200
+    n_rounds: int = 3  # of EM
+    local: tuple[tuple[int, int], ...] = ((5, 45), (6, 60))  # patch size and group size, averaged
+    step: int = 3  # pixels between the patches that groups are formed around
+    radius: int = 15  # pixels: how far away alike patches are looked for
+    n_fill_groups: int = 100  # where pixels are missing
+    n_fill_rounds: int = 4
+
+
+REFINEMENTS = {
+    "fast": Refinement(n_rounds=2, local=((5, 45),), n_fill_rounds=2),
+    "default": Refinement(),
+    "best": Refinement(n_rounds=4, local=((4, 30), (5, 45), (6, 60), (8, 90)), step=2, n_fill_rounds=10),
+}
+
+
+def patch_size_for(sigma: float, peak: float) -> int:
+    """Of the mixture: more noise takes larger patches."""
+    return 10 if sigma * 255 / peak > 35 else 8
+
+
+def refine_restored(
+    picture: Picture, first: Restored, keep_observed: bool, effort: str, seed: int, team: Team = ALONE
+) -> Restored:
+    """A picture refined. To be called on all ranks: the leader does it for them."""
+    found = torch.zeros(2, *picture.noisy.shape, dtype=torch.float64)
+    level = torch.zeros(1, dtype=torch.float64)
+    if team.is_leader:
+        noisy, pilot = torch.from_numpy(picture.noisy).float(), torch.from_numpy(first.pixels).float()
+        peak, plan, rng = picture.image.peak, REFINEMENTS[effort], generator(seed, "groups")
+        sigma = max(estimate_noise(picture.noisy, picture.missing), SIGMA_MIN * peak)
+        if picture.missing is None:
+            size = min(patch_size_for(sigma, peak), *noisy.shape[:2])
+            found[0], found[1], level[0] = refine_pixels(noisy, pilot, sigma, size, plan, rng)
+        else:
+            level[0] = SIGMA_OF_KNOWN * peak if keep_observed else sigma
+            known = torch.from_numpy(~picture.missing)[..., None].expand_as(noisy)
+            found[0], found[1] = fill_pixels(noisy, known, pilot, level.item(), plan, rng)
+    team.share([found, level])
+    pixels, uncertainty = found.numpy()
+    if keep_observed and picture.missing is not None:
+        pixels = np.where(picture.missing[..., None], pixels, picture.noisy)
+        uncertainty = np.where(picture.missing[..., None], uncertainty, 0)
+    return Restored(pixels, uncertainty, level.item())
+
+
+def fill_pixels(
+    y: Tensor, known: Tensor, pilot: Tensor, sigma: float, plan: Refinement, rng: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Mean and deviation (H, W, C) of every pixel, where some are missing."""
+    size = min(FILL_SIZE, *y.shape[:2])
+    n_patches = (y.shape[0] - size + 1) * (y.shape[1] - size + 1)
+    n_groups = max(1, min(plan.n_fill_groups, n_patches // N_PER_GROUP))
+    mean, variance = complete_pixels(y, known, pilot, sigma**2, size, n_groups, plan.n_fill_rounds, rng)
+    return mean, variance.sqrt()
+
+
+def refine_pixels(
+    y: Tensor, pilot: Tensor, sigma: float, patch_size: int, plan: Refinement, rng: torch.Generator
+) -> tuple[Tensor, Tensor, float]:
+    """Mean and deviation (H, W, C) of every pixel, and the deviation of the noise as found on the way.
+
+    `y`, `pilot` (H, W, C): the picture and its first estimate; `sigma`: a guess of the noise.
+    """
+    mean, variance, sigma2 = by_mixture(y, pilot, sigma**2, patch_size, plan, rng)
+    sizes = [(min(side, *y.shape[:2]), n_similar) for side, n_similar in plan.local]
+    found = [by_local_groups(y, mean.float(), sigma2, side, n_similar, plan) for side, n_similar in sizes]
+    means, variances = (torch.stack(each).mean(0) for each in zip(*found, strict=True))
+    return means, CALIBRATION * (variances * variance).pow(0.25), sigma2**0.5
+
+
+def by_mixture(
+    y: Tensor, pilot: Tensor, sigma2: float, patch_size: int, plan: Refinement, rng: torch.Generator
+) -> tuple[Tensor, Tensor, float]:
+    """Mean and variance (H, W, C) under a mixture that starts from groups of the pilot's patches, and sigma2."""
+    patches = extract(y, patch_size, 1)
+    n_groups = max(1, min(plan.n_groups, len(patches) // N_PER_GROUP))
+    sums = sums_of_groups(patches, cluster(extract(pilot, patch_size, 1), n_groups, rng), n_groups)
+    sigma2 = min(sigma2, sums.noise_variance(sigma2))
+    mixture = fit_mixture(patches, sums, sigma2, plan.n_rounds)
+    height, width, n_channels = y.shape
+    averages = Accumulator((height, width, n_channels), patch_size, 1, uniform_weights(patch_size))
+    for index in torch.arange(len(patches)).split(CHUNK):
+        averages.add(index, *mixture.moments(patches[index]))
+    return *averages.result(), sigma2
+
+
+def by_local_groups(
+    y: Tensor, pilot: Tensor, sigma2: float, patch_size: int, n_similar: int, plan: Refinement
+) -> tuple[Tensor, Tensor]:
+    """Mean and variance (H, W, C) under Gaussians of local groups of patches that are alike in the pilot."""
+    groups = similar_patches(pilot, patch_size, plan.step, plan.radius, n_similar)
+    return refine(y, pilot, groups, patch_size, sigma2)
