@@ -64,6 +64,7 @@ class Moments:
 
     def add(self, group: int, mean: Tensor, covariance: Tensor | None) -> None:
         """Patches (n, D) of one group, and the sum of their covariances (D, D)."""
+        mean = mean.double()  # differences of the squares are what counts
         self.size[group] += len(mean)
         self.first[group] += mean.sum(0)
         self.second[group] += mean.T @ mean
@@ -71,7 +72,8 @@ class Moments:
             self.second[group] += covariance
 
     def groups(self) -> Groups:
-        is_kept = self.size >= N_MIN
+        """The M-step; groups that are too small are left out, but never the largest one."""
+        is_kept = self.size >= self.size.max().clamp(max=N_MIN)
         size = self.size[is_kept]
         mean = self.first[is_kept] / size[:, None]
         covariance = self.second[is_kept] / size[:, None, None] - mean[:, :, None] * mean[:, None]

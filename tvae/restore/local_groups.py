@@ -41,7 +41,9 @@ def _posterior(y: Tensor, pilot: Tensor, sigma2: float) -> tuple[Tensor, Tensor]
     """y, pilot (G, n, D) -> (G, n, D), (G, n): the mean, and the variance in units of sigma2."""
     centre = pilot.mean((1, 2), keepdim=True)
     pilot = pilot - centre
-    covariance = pilot @ pilot.transpose(1, 2) / y.shape[2]
-    identity = torch.eye(y.shape[1], dtype=y.dtype)
+    wide = pilot.double()  # with little noise K + sigma2 I is too close to singular for single precision
+    covariance = wide @ wide.transpose(1, 2) / y.shape[2]
+    identity = torch.eye(y.shape[1], dtype=torch.float64)
     gain = torch.cholesky_solve(covariance, torch.linalg.cholesky(covariance + sigma2 * identity))  # K and it commute
+    gain = gain.to(y.dtype)
     return centre + gain.transpose(1, 2) @ (y - centre), gain.diagonal(dim1=1, dim2=2)

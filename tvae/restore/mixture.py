@@ -18,15 +18,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 N_MIN = 12.0  # patches that a group needs to keep a covariance of its own
 SHARE_MIN = 1e-2  # of a patch; less of it does not count
-CHUNK = 1 << 14  # patches at once
+CHUNK = 1 << 13  # patches at once
 N_PER_VALUE = 3  # patches per dimension that a group needs to tell the noise
 FLATTEST = 0.1  # share of the groups, those with the least noise, that sigma2 is taken from
+CLIPPED = 1e-2  # of the first value of sigma2; groups with less variance than that are not noisy at all
 NOISE_ROUNDS = 10
 N_CLUSTERED = 20_000  # patches that the first groups are found on
 CLUSTER_ROUNDS = 10
@@ -42,20 +44,31 @@ class Mixture:
     spread: list[Tensor]  # (r_k,) each: l_k, above zero
     sigma2: float
 
+    @cached_property
+    def stacked(self) -> tuple[Tensor, Tensor, Tensor]:
+        """All bases side by side (D, R), the projected means (R,), and what a squared projection counts (R, K)."""
+        ranks = torch.tensor([len(spread) for spread in self.spread])
+        group = torch.arange(len(ranks)).repeat_interleave(ranks)
+        basis, spread = torch.cat(self.basis, 1), torch.cat(self.spread)
+        counts = torch.zeros(len(group), len(ranks), dtype=basis.dtype)
+        counts[torch.arange(len(group)), group] = spread / (self.sigma2 * (spread + self.sigma2))
+        return basis, (self.mean[group] * basis.T).sum(1), counts
+
     def log_joint(self, y: Tensor) -> Tensor:
-        """(N, D) -> (N, K): log w_k N(y; m_k, C_k + sigma2 I), up to the constant that all groups share."""
-        columns = []
-        for log_weight, mean, basis, spread in zip(self.log_weight, self.mean, self.basis, self.spread, strict=True):
-            centred = y - mean
-            inside = (centred @ basis).square() @ (spread / (self.sigma2 * (spread + self.sigma2)))
-            distance = centred.square().sum(1) / self.sigma2 - inside
-            columns.append(log_weight - 0.5 * (distance + torch.log1p(spread / self.sigma2).sum()))
-        return torch.stack(columns, 1)
+        """(N, D) -> (N, K): log w_k N(y; m_k, C_k + sigma2 I), up to a constant that all groups share."""
+        basis, projected, counts = self.stacked
+        shift = self.mean.mean(0)  # the squares below would lose digits far from zero
+        mean = self.mean - shift
+        distance = mean.square().sum(1) - 2 * (y - shift) @ mean.T  # |y - m_k|^2 without |y|^2, which all share
+        inside = (y @ basis - projected).square() @ counts
+        log_det = torch.stack([torch.log1p(spread / self.sigma2).sum() for spread in self.spread])
+        return self.log_weight - 0.5 * (distance / self.sigma2 - inside + log_det)
 
     def shares(self, y: Tensor) -> Iterator[tuple[int, Tensor, Tensor]]:
         """Group by group: its number, the patches that are partly in it, and p(k | y) of those."""
         posterior = self.log_joint(y).softmax(1)
-        posterior = posterior * (posterior > SHARE_MIN)
+        largest = posterior.amax(1, keepdim=True)
+        posterior = posterior * (posterior >= largest.clamp(max=SHARE_MIN))
         posterior = posterior / posterior.sum(1, keepdim=True)
         for k, share in enumerate(posterior.T.contiguous()):
             index = share.nonzero()[:, 0]
@@ -86,14 +99,15 @@ class Sums:
 
     def add(self, group: int, y: Tensor, share: Tensor) -> None:
         """Count in the patches y (n, D), each by its share (n,)."""
+        y = y.double()  # differences of the squares are what counts
         weighted = y * share[:, None]
         self.size[group] += share.sum()
         self.first[group] += weighted.sum(0)
         self.second[group] += weighted.T @ y
 
     def mixture(self, sigma2: float, dtype: torch.dtype) -> Mixture:
-        """The M-step; groups that are too small are left out."""
-        is_kept = self.size >= N_MIN
+        """The M-step; groups that are too small are left out, but never the largest one."""
+        is_kept = self.size >= self.size.max().clamp(max=N_MIN)
         size = self.size[is_kept]
         mean, covariance = self._moments(is_kept)
         values, vectors = torch.linalg.eigh(covariance)
@@ -109,8 +123,10 @@ class Sums:
     def noise_variance(self, sigma2: float) -> float:
         """sigma2 as the flattest groups have it, from a first value; that value where no group is large enough.
 
-        In a group whose signal has rank r, the other D - r eigenvalues average sigma2 (1 - (r + 1) / n).
+        In a group whose signal has rank r, the other D - r eigenvalues average sigma2 (1 - (r + 1) / n). Groups with
+        next to no variance, as where a picture is clipped, say nothing.
         """
+        least = CLIPPED * sigma2
         n_values = self.first.shape[1]
         is_kept = self.size >= N_PER_VALUE * n_values
         if not is_kept.any():
@@ -121,7 +137,7 @@ class Sums:
             is_noise = values <= sigma2 * (1 + (n_values / size).sqrt()).square()
             n_noise = is_noise.sum(1)
             average = (values * is_noise).sum(1) / n_noise.clamp(min=1) / (1 - (n_values - n_noise + 1) / size[:, 0])
-            usable = average[n_noise > 0]
+            usable = average[(n_noise > 0) & (average > least)]
             if not len(usable):
                 break
             sigma2 = float(usable.quantile(FLATTEST))

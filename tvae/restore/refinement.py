@@ -17,6 +17,7 @@ from torch import Tensor
 
 from tvae.core.streams import generator
 from tvae.core.team import ALONE, Team
+from tvae.core.units import Units
 from tvae.data.noise_level import estimate_noise
 from tvae.data.patches import extract, uniform_weights
 from tvae.data.picture import Picture
@@ -30,7 +31,13 @@ from tvae.restore.similar import similar_patches
 # The two stated deviations err in opposite directions: that of local groups is too small, for the groups were chosen on
 # the picture itself; that of the mixture too large, for the errors of overlapping patches average out. Their geometric
 # mean, times this, is calibrated on the development pictures (docs/quality.md).
-CALIBRATION = 1.2
+CALIBRATION = 1.15
+N_GROUPS, N_FILL_GROUPS = 200, 100  # of the mixtures, without and with missing pixels
+MUCH_NOISE = 35.0  # deviation in grey levels of 0..255
+SIDE_MIN = 16  # pixels; smaller pictures have too few patches for a covariance
+SIZE_FOR_LITTLE_NOISE, SIZE_FOR_MUCH_NOISE = 8, 10  # pixels along a side of the mixture's patches
+LARGER_GROUPS = 1.4
+SAFE = 0.985  # of the estimated noise: on texture estimates are too high, and too high costs more than too low
 N_PER_GROUP = 100  # patches, at least, on average
 FILL_SIZE = 8  # pixels along a side of the patches that missing pixels are filled in by
 SIGMA_OF_KNOWN = 1 / 255  # of the peak: deviation of pixels that are taken for exact
@@ -41,50 +48,53 @@ SIGMA_MIN = 1e-4  # of the peak; less noise than that is taken for none
 class Refinement:
     """How much is done."""
 
-    n_groups: int = 200
     n_rounds: int = 3  # of EM
-    local: tuple[tuple[int, int], ...] = ((5, 45), (6, 60))  # patch size and group size, averaged
+    local: tuple[tuple[int, int], ...] = ((5, 45), (6, 60), (8, 90))  # patch size and group size, averaged
+    is_repeated: bool = False  # local groups once more, found on the picture that they gave
     step: int = 3  # pixels between the patches that groups are formed around
     radius: int = 15  # pixels: how far away alike patches are looked for
-    n_fill_groups: int = 100  # where pixels are missing
-    n_fill_rounds: int = 4
+    n_fill_rounds: int = 4  # of EM, where pixels are missing
 
 
 REFINEMENTS = {
-    "fast": Refinement(n_rounds=2, local=((5, 45),), n_fill_rounds=2),
+    "fast": Refinement(n_rounds=2, local=((6, 60),), n_fill_rounds=2),
     "default": Refinement(),
-    "best": Refinement(n_rounds=4, local=((4, 30), (5, 45), (6, 60), (8, 90)), step=2, n_fill_rounds=10),
+    "best": Refinement(n_rounds=4, is_repeated=True, step=2, n_fill_rounds=10),
 }
 
 
 def patch_size_for(sigma: float, peak: float) -> int:
     """Of the mixture: more noise takes larger patches."""
-    return 10 if sigma * 255 / peak > 35 else 8
+    return SIZE_FOR_MUCH_NOISE if sigma * 255 / peak > MUCH_NOISE else SIZE_FOR_LITTLE_NOISE
 
 
 def refine_restored(
     picture: Picture, first: Restored, keep_observed: bool, effort: str, seed: int, team: Team = ALONE
 ) -> Restored:
-    """A picture refined. To be called on all ranks: the leader does it for them."""
+    """A picture refined. To be called on all ranks: the leader does it for them. Very small ones stay as they are."""
+    if min(picture.noisy.shape[:2]) < SIDE_MIN:
+        return first
+    known = np.ones(picture.noisy.shape[:2], dtype=bool) if picture.missing is None else ~picture.missing
+    units = Units(float(picture.noisy[known].mean()), picture.image.peak)
     found = torch.zeros(2, *picture.noisy.shape, dtype=torch.float64)
     level = torch.zeros(1, dtype=torch.float64)
     if team.is_leader:
-        noisy, pilot = torch.from_numpy(picture.noisy).float(), torch.from_numpy(first.pixels).float()
-        peak, plan, rng = picture.image.peak, REFINEMENTS[effort], generator(seed, "groups")
-        sigma = max(estimate_noise(picture.noisy, picture.missing), SIGMA_MIN * peak)
+        noisy, pilot = (units.to_model(torch.from_numpy(each)).float() for each in (picture.noisy, first.pixels))
+        plan, rng = REFINEMENTS[effort], generator(seed, "groups")
+        sigma = max(SAFE * estimate_noise(picture.noisy, picture.missing) / units.std, SIGMA_MIN)
         if picture.missing is None:
-            size = min(patch_size_for(sigma, peak), *noisy.shape[:2])
+            size = min(patch_size_for(sigma, 1.0), *noisy.shape[:2])
             found[0], found[1], level[0] = refine_pixels(noisy, pilot, sigma, size, plan, rng)
         else:
-            level[0] = SIGMA_OF_KNOWN * peak if keep_observed else sigma
-            known = torch.from_numpy(~picture.missing)[..., None].expand_as(noisy)
-            found[0], found[1] = fill_pixels(noisy, known, pilot, level.item(), plan, rng)
+            level[0] = SIGMA_OF_KNOWN if keep_observed else max(sigma, SIGMA_OF_KNOWN)
+            observed = torch.from_numpy(known)[..., None].expand_as(noisy)
+            found[0], found[1] = fill_pixels(noisy, observed, pilot, level.item(), plan, rng)
     team.share([found, level])
-    pixels, uncertainty = found.numpy()
-    if keep_observed and picture.missing is not None:
-        pixels = np.where(picture.missing[..., None], pixels, picture.noisy)
-        uncertainty = np.where(picture.missing[..., None], uncertainty, 0)
-    return Restored(pixels, uncertainty, level.item())
+    pixels, uncertainty = units.to_data(found[0].numpy()), units.std * found[1].numpy()
+    if not keep_observed or picture.missing is None:
+        return Restored(pixels, uncertainty, units.std * level.item())
+    pixels = np.where(known[..., None], picture.noisy, pixels)
+    return Restored(pixels, np.where(known[..., None], 0, uncertainty))
 
 
 def fill_pixels(
@@ -93,7 +103,7 @@ def fill_pixels(
     """Mean and deviation (H, W, C) of every pixel, where some are missing."""
     size = min(FILL_SIZE, *y.shape[:2])
     n_patches = (y.shape[0] - size + 1) * (y.shape[1] - size + 1)
-    n_groups = max(1, min(plan.n_fill_groups, n_patches // N_PER_GROUP))
+    n_groups = max(1, min(N_FILL_GROUPS, n_patches // N_PER_GROUP))
     mean, variance = complete_pixels(y, known, pilot, sigma**2, size, n_groups, plan.n_fill_rounds, rng)
     return mean, variance.sqrt()
 
@@ -106,10 +116,12 @@ def refine_pixels(
     `y`, `pilot` (H, W, C): the picture and its first estimate; `sigma`: a guess of the noise.
     """
     mean, variance, sigma2 = by_mixture(y, pilot, sigma**2, patch_size, plan, rng)
-    sizes = [(min(side, *y.shape[:2]), n_similar) for side, n_similar in plan.local]
-    found = [by_local_groups(y, mean.float(), sigma2, side, n_similar, plan) for side, n_similar in sizes]
-    means, variances = (torch.stack(each).mean(0) for each in zip(*found, strict=True))
-    return means, CALIBRATION * (variances * variance).pow(0.25), sigma2**0.5
+    pilot = mean.float()
+    local_mean, local_variance = by_local_groups(y, pilot, sigma2, patch_size, plan)
+    if plan.is_repeated:
+        again, _ = by_local_groups(y, (local_mean.float() + pilot) / 2, sigma2, patch_size, plan)
+        local_mean = (local_mean + again) / 2
+    return local_mean, CALIBRATION * (local_variance * variance).pow(0.25), sigma2**0.5
 
 
 def by_mixture(
@@ -117,7 +129,7 @@ def by_mixture(
 ) -> tuple[Tensor, Tensor, float]:
     """Mean and variance (H, W, C) under a mixture that starts from groups of the pilot's patches, and sigma2."""
     patches = extract(y, patch_size, 1)
-    n_groups = max(1, min(plan.n_groups, len(patches) // N_PER_GROUP))
+    n_groups = max(1, min(N_GROUPS, len(patches) // N_PER_GROUP))
     sums = sums_of_groups(patches, cluster(extract(pilot, patch_size, 1), n_groups, rng), n_groups)
     sigma2 = min(sigma2, sums.noise_variance(sigma2))
     mixture = fit_mixture(patches, sums, sigma2, plan.n_rounds)
@@ -129,8 +141,17 @@ def by_mixture(
 
 
 def by_local_groups(
-    y: Tensor, pilot: Tensor, sigma2: float, patch_size: int, n_similar: int, plan: Refinement
+    y: Tensor, pilot: Tensor, sigma2: float, patch_size: int, plan: Refinement
 ) -> tuple[Tensor, Tensor]:
-    """Mean and variance (H, W, C) under Gaussians of local groups of patches that are alike in the pilot."""
-    groups = similar_patches(pilot, patch_size, plan.step, plan.radius, n_similar)
-    return refine(y, pilot, groups, patch_size, sigma2)
+    """Mean and variance (H, W, C) under Gaussians of local groups of patches that are alike in the pilot.
+
+    Average over the patch sizes of the plan; where the mixture has large patches, for much noise, groups are larger.
+    """
+    growth = LARGER_GROUPS if patch_size > SIZE_FOR_LITTLE_NOISE else 1.0
+    found = []
+    for side, n_similar in plan.local:
+        size = min(side, *y.shape[:2])
+        groups = similar_patches(pilot, size, plan.step, plan.radius, round(growth * n_similar))
+        found.append(refine(y, pilot, groups, size, sigma2))
+    mean, variance = (torch.stack(each).mean(0) for each in zip(*found, strict=True))
+    return mean, variance

@@ -34,7 +34,7 @@ TIMEOUT = timedelta(minutes=30)  # for a rank that is late; one that has ended i
 AWAKE = 0.02  # seconds to wait for the others without going to sleep, from which a process is woken late
 LOOK_EVERY = 0.05  # seconds between looks whether another rank has failed
 PATIENCE = 10.0  # seconds that a rank which has failed waits for the others to hear of it
-FAILED, HEARD, OUTCOME, DECIDED, TOLD = "failed", "heard", "outcome", "decided", "told"  # names in the store
+FAILED, HEARD, OUTCOME, TOLD, LEFT = "failed", "heard", "outcome", "told", "left"  # names in the store
 
 
 class LostRank(Failure):
@@ -113,7 +113,8 @@ class Ranks(Team):
         try:
             failure = self._done_or_failure(start)
         except RuntimeError as error:
-            raise self._announced() or lost(error) from error  # a rank may have announced its failure and ended
+            # A rank may have announced its failure and ended; if it was the leader, the store has ended with it.
+            raise (self._announced() if self.is_leader else None) or lost(error) from error
         if failure is not None:
             raise failure
 
@@ -163,26 +164,26 @@ class Ranks(Team):
                 self.store.set(FAILED, pickle.dumps(_sendable(error)))
                 self.broken.append(True)
             # All take the outcome that was noted first, also those that come when others have lost patience.
-            outcome = "together" if self._have_come(HEARD) else "apart"
-            is_together = self.store.compare_set(OUTCOME, "", outcome) == b"together"
-            if is_together:
-                self._have_come(DECIDED)  # the leader may keep the store, and must not end before the others know
+            self.store.add(HEARD, 1)
+            have_come = _within_patience(lambda: self.store.add(HEARD, 0) == self.size)
+            outcome = self.store.compare_set(OUTCOME, "", "together" if have_come else "apart")
+            is_together = outcome == b"together"
         return is_together
 
-    def _have_come(self, name: str) -> bool:
-        """Count this rank in under a name in the store; whether all others are, within a while."""
-        self.store.add(name, 1)
-        return _within_patience(lambda: self.store.add(name, 0) == self.size)
-
     def wait_until_told(self) -> None:
-        """Until the leader has told what went wrong: whoever started the ranks ends all of them when one has ended."""
+        """To be called at the end, on the leader after it has told what went wrong: the others wait for that.
+
+        Whoever started the ranks ends all of them when one has ended. The leader may keep the store, so it is the last.
+        """
         if self.is_alone:
             return
-        with suppress(RuntimeError):  # the store may have ended with the leader
+        with suppress(RuntimeError):  # the others may have ended
             if self.is_leader:
                 self.store.set(TOLD, "")
+                _within_patience(lambda: self.store.add(LEFT, 0) == self.size - 1)
             else:
                 _within_patience(lambda: self.store.check([TOLD]))
+                self.store.add(LEFT, 1)
 
 
 def _within_patience(is_so: Callable[[], bool]) -> bool:

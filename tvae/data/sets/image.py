@@ -29,7 +29,7 @@ from tvae.data.picture import Picture, add_noise, check_content, drop_pixels, re
 PATCHES_MAX = 150_000  # more than that are thinned out for training; restoration takes them all
 N_VISITS = 2_500_000  # of data points, in all epochs: 40 epochs of a 256x256 image
 # With Gaussian residuals the states are only a first estimate, and how good it is hardly matters (docs/quality.md).
-N_VISITS_OF_FIRST = {"fast": 125_000, "default": 250_000, "best": 1_000_000}
+N_VISITS_OF_FIRST = {"fast": 60_000, "default": 125_000, "best": 500_000}
 
 
 @dataclass
@@ -105,7 +105,7 @@ class ImageConfig(DatasetConfig):
 def _epochs(config: DataConfig, n_points: float) -> int:
     if config.model.residual == "none":
         return round(min(max(N_VISITS / n_points, 15), 200))
-    return round(min(max(N_VISITS_OF_FIRST[config.effort] / n_points, 2), 200))
+    return round(min(max(N_VISITS_OF_FIRST[config.effort] / n_points, 1), 200))
 
 
 def _missing(config: DataConfig, image: Image) -> np.ndarray | None:
