@@ -4,12 +4,18 @@ Two looks at where there is hardly anything but noise: the finest diagonal detai
 picture the directions of patch space in which patches vary least (as in Pyatykh, Hesser and Zheng 2013). Both are a
 little too high, for some of the picture is left; the lower one is the better one. `restore.mixture` looks once more, in
 the flattest groups of patches.
+
+Near black and white, values that noise takes out of range are clipped, and the noise with them. Parts in which many
+values are the lowest or the highest of the picture do not count.
 """
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from tvae.core.streams import generator
@@ -21,6 +27,9 @@ N_DIRECTIONS = 3  # the smallest of PATCH_SIZE**2
 FLATTEST = 0.1  # share of the blocks
 BLOCKS_MAX = 15  # along a side
 SIMULATIONS = 20
+AROUND = 8  # pixels along a side: of this part of a picture it is asked whether it is clipped
+CLIPPED = 0.02  # share of values that are the picture's lowest or highest; with more of them a part is clipped
+LEFT_MIN = 0.1  # share of the picture that has to be left; else all of it counts
 
 
 def estimate_noise(pixels: np.ndarray, missing: np.ndarray | None) -> float:
@@ -28,8 +37,9 @@ def estimate_noise(pixels: np.ndarray, missing: np.ndarray | None) -> float:
     from_details = diagonal_details(pixels, missing)
     if missing is not None or min(pixels.shape[:2]) < BLOCK:
         return from_details
-    variances = [smallest_directions(torch.from_numpy(channel)) ** 2 for channel in np.moveaxis(pixels, -1, 0)]
-    return min(from_details, float(np.mean(variances)) ** 0.5)
+    is_extreme = torch.from_numpy(at_extremes(pixels))
+    channels = zip(torch.from_numpy(pixels).unbind(-1), is_extreme.unbind(-1), strict=True)
+    return min(from_details, float(np.mean([smallest_directions(*channel) ** 2 for channel in channels])) ** 0.5)
 
 
 def diagonal_details(pixels: np.ndarray, missing: np.ndarray | None) -> float:
@@ -39,18 +49,35 @@ def diagonal_details(pixels: np.ndarray, missing: np.ndarray | None) -> float:
     value, over 0.6745, ignores the edges that remain (Donoho and Johnstone 1994).
     """
     blocks = pixels[:-1, :-1] - pixels[:-1, 1:] - pixels[1:, :-1] + pixels[1:, 1:]
-    if missing is not None:
-        known = ~(missing[:-1, :-1] | missing[:-1, 1:] | missing[1:, :-1] | missing[1:, 1:])
-        blocks = blocks[known]
-    return float(np.median(np.abs(blocks))) / 2 / 0.6745 if blocks.size else 0.0
+    known = np.ones(pixels.shape[:2], dtype=bool) if missing is None else ~missing
+    is_whole = known[:-1, :-1] & known[:-1, 1:] & known[1:, :-1] & known[1:, 1:]
+    if not is_whole.any():
+        return 0.0
+    is_extreme = torch.from_numpy(at_extremes(pixels, known)).permute(2, 0, 1).double()
+    around = F.avg_pool2d(is_extreme, AROUND, 1, AROUND // 2 - 1, count_include_pad=False)  # (C, H - 1, W - 1)
+    is_free = around.permute(1, 2, 0).numpy()[is_whole] <= CLIPPED
+    details = np.abs(blocks[is_whole])
+    return float(np.median(details[is_free] if is_free.mean() >= LEFT_MIN else details)) / 2 / 0.6745
 
 
-def smallest_directions(pixels: Tensor) -> float:
-    """Of one channel (H, W): variance in the smallest directions over that of unit noise, in the flattest blocks."""
+def at_extremes(pixels: np.ndarray, known: np.ndarray | None = None) -> np.ndarray:
+    """Bool of the same shape: which values are the lowest or the highest of those that are known, (H, W)."""
+    among = pixels if known is None else pixels[known]
+    return (pixels == among.min()) | (pixels == among.max())
+
+
+def smallest_directions(pixels: Tensor, is_extreme: Tensor) -> float:
+    """Of one channel (H, W): variance in the smallest directions over that of unit noise, in the flattest blocks.
+
+    The square root of it; infinite if all blocks are clipped. `is_extreme` (H, W): where values may be clipped.
+    """
     steps = [max(BLOCK // 2, (side - BLOCK) // BLOCKS_MAX) for side in pixels.shape]
     tops, lefts = (positions(side, BLOCK, step) for side, step in zip(pixels.shape, steps, strict=True))
-    blocks = [pixels[top : top + BLOCK, left : left + BLOCK] for top in tops for left in lefts]
-    found = torch.tensor([_smallest(block) for block in blocks])
+    windows = [(slice(top, top + BLOCK), slice(left, left + BLOCK)) for top in tops for left in lefts]
+    free = [window for window in windows if is_extreme[window].double().mean() <= CLIPPED]
+    if not free:
+        return math.inf
+    found = torch.tensor([_smallest(pixels[window]) for window in free])
     rng = generator(0, "noise level")
     noise = torch.randn(SIMULATIONS, BLOCK, BLOCK, generator=rng, dtype=pixels.dtype)
     expected = torch.tensor([_smallest(block) for block in noise]).mean()

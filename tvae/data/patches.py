@@ -35,6 +35,12 @@ def extract(image: Tensor, patch_size: int, stride: int) -> Tensor:
     return patches.reshape(len(rows) * len(columns), -1)
 
 
+def take(image: Tensor, patch_size: int, index: Tensor) -> Tensor:
+    """(H, W, C), (...) -> (..., patch_size**2 * C): patches by their numbers at stride 1, as few as needed."""
+    n_columns = image.shape[1] - patch_size + 1
+    return windows(image, patch_size)[index // n_columns, index % n_columns].flatten(index.dim())
+
+
 def nearest(shape: tuple[int, ...], patch_size: int, stride_from: int, stride_to: int) -> Tensor:
     """(N_to,) int64: for each patch of the grid of `stride_to`, the number of the closest one of `stride_from`.
 

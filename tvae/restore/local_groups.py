@@ -14,7 +14,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tvae.data.patches import extract
+from tvae.data.patches import take
 from tvae.restore.averaging import Accumulator
 
 CHUNK_VALUES = 1 << 22  # of the groups at once
@@ -27,11 +27,10 @@ def refine(noisy: Tensor, first: Tensor, groups: Tensor, patch_size: int, sigma2
     `noisy`, `first` (H, W, C): the picture and its first estimate; `groups` (G, n): numbers of similar patches.
     """
     height, width, n_channels = noisy.shape
-    of_noisy, of_first = extract(noisy, patch_size, 1), extract(first, patch_size, 1)
     sums = Accumulator((height, width, n_channels), patch_size, 1, torch.ones(patch_size**2))
-    n_at_once = max(1, CHUNK_VALUES // (groups.shape[1] * of_noisy.shape[1]))
+    n_at_once = max(1, CHUNK_VALUES // (groups.shape[1] * patch_size**2 * n_channels))
     for group in groups.split(n_at_once):
-        mean, gain = _posterior(of_noisy[group], of_first[group], sigma2)
+        mean, gain = _posterior(take(noisy, patch_size, group), take(first, patch_size, group), sigma2)
         variance = (sigma2 * gain)[..., None].expand_as(mean)
         sums.add(group.flatten(), mean.flatten(0, 1), variance.flatten(0, 1), 1 / (gain.flatten() + WEIGHT_FLOOR))
     return sums.result()

@@ -9,6 +9,7 @@ every local group of these is then a Gaussian of its own (`local_groups`). Resul
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,8 +19,8 @@ from torch import Tensor
 from tvae.core.streams import generator
 from tvae.core.team import ALONE, Team
 from tvae.core.units import Units
-from tvae.data.noise_level import estimate_noise
-from tvae.data.patches import extract, uniform_weights
+from tvae.data.noise_level import CLIPPED, estimate_noise
+from tvae.data.patches import extract, take, uniform_weights
 from tvae.data.picture import Picture
 from tvae.restore.averaging import Accumulator
 from tvae.restore.completion import complete_pixels
@@ -38,6 +39,7 @@ SIDE_MIN = 16  # pixels; smaller pictures have too few patches for a covariance
 SIZE_FOR_LITTLE_NOISE, SIZE_FOR_MUCH_NOISE = 8, 10  # pixels along a side of the mixture's patches
 LARGER_GROUPS = 1.4
 SAFE = 0.985  # of the estimated noise: on texture estimates are too high, and too high costs more than too low
+N_FITTED = 300_000  # patches, about; of more than that the mixture is fitted to every so many pixels
 N_PER_GROUP = 100  # patches, at least, on average
 FILL_SIZE = 8  # pixels along a side of the patches that missing pixels are filled in by
 SIGMA_OF_KNOWN = 1 / 255  # of the peak: deviation of pixels that are taken for exact
@@ -128,15 +130,20 @@ def by_mixture(
     y: Tensor, pilot: Tensor, sigma2: float, patch_size: int, plan: Refinement, rng: torch.Generator
 ) -> tuple[Tensor, Tensor, float]:
     """Mean and variance (H, W, C) under a mixture that starts from groups of the pilot's patches, and sigma2."""
-    patches = extract(y, patch_size, 1)
-    n_groups = max(1, min(N_GROUPS, len(patches) // N_PER_GROUP))
-    sums = sums_of_groups(patches, cluster(extract(pilot, patch_size, 1), n_groups, rng), n_groups)
-    sigma2 = min(sigma2, sums.noise_variance(sigma2))
-    mixture = fit_mixture(patches, sums, sigma2, plan.n_rounds)
     height, width, n_channels = y.shape
+    n_places = (height - patch_size + 1) * (width - patch_size + 1)
+    stride = math.ceil((n_places / N_FITTED) ** 0.5)
+    patches = extract(y, patch_size, stride)
+    n_groups = max(1, min(N_GROUPS, len(patches) // N_PER_GROUP))
+    group = cluster(extract(pilot, patch_size, stride), n_groups, rng)
+    sums = sums_of_groups(patches, group, n_groups)
+    is_free = ((patches == y.min()) | (patches == y.max())).float().mean(1) <= CLIPPED
+    of_free = sums if is_free.all() else sums_of_groups(patches[is_free], group[is_free], n_groups)
+    sigma2 = min(sigma2, of_free.noise_variance(sigma2))
+    mixture = fit_mixture(patches, sums, sigma2, plan.n_rounds)
     averages = Accumulator((height, width, n_channels), patch_size, 1, uniform_weights(patch_size))
-    for index in torch.arange(len(patches)).split(CHUNK):
-        averages.add(index, *mixture.moments(patches[index]))
+    for index in torch.arange(n_places).split(CHUNK):
+        averages.add(index, *mixture.moments(take(y, patch_size, index)))
     return *averages.result(), sigma2
 
 

@@ -156,15 +156,14 @@ def callable_as(module: str, function: str) -> None:
 def _end(error: Exception) -> None:
     """Say what is wrong and end the process, or let an unforeseen error through."""
     explained = explain(error)
-    lines, code = explained or ([], 1)
+    if explained is None:
+        raise error
+    lines, code = explained
     # Of what all ranks know, the leader tells; of what goes wrong before they are joined, the first on each machine.
-    is_shared = getattr(error, "is_shared", False)
-    is_others = is_shared if n_joined() else local_rank() > 0
+    is_others = getattr(error, "is_shared", False) if n_joined() else local_rank() > 0
     who = f"process {rank_here()}: " if rank_here() else ""
     for line in lines if not (rank_here() and is_others) else ():
         print(f"error: {who}{line}" if code == 2 else f"{who}{line}", file=sys.stderr)
-    if is_shared:
+    if getattr(error, "is_shared", False):
         wait_until_told()
-    if explained is None:
-        raise error
     sys.exit(code)

@@ -29,7 +29,8 @@ from tvae.data.picture import Picture, add_noise, check_content, drop_pixels, re
 PATCHES_MAX = 150_000  # more than that are thinned out for training; restoration takes them all
 N_VISITS = 2_500_000  # of data points, in all epochs: 40 epochs of a 256x256 image
 # With Gaussian residuals the states are only a first estimate, and how good it is hardly matters (docs/quality.md).
-N_VISITS_OF_FIRST = {"fast": 60_000, "default": 125_000, "best": 500_000}
+N_VISITS_OF_FIRST = {"fast": 15_000, "default": 30_000, "best": 250_000}
+STRIDE_OF_FIRST = {"fast": 3, "default": 2, "best": 1}
 
 
 @dataclass
@@ -65,7 +66,7 @@ class ImageConfig(DatasetConfig):
         by_noise = 12 if noise > 35 else 10 if noise > 20 else 8
         patch_size = self.patch_size or min(by_noise, *shape[:2])
         n_places = math.prod(max(1, side - patch_size + 1) for side in shape[:2])
-        train_stride = self.train_stride or math.ceil(math.sqrt(n_places / PATCHES_MAX))
+        train_stride = self.train_stride or max(_stride_of_first(config), math.ceil(math.sqrt(n_places / PATCHES_MAX)))
         n_points = n_places / train_stride**2
         n_latents = config.model.n_latents or (256 if n_points > 20_000 else 128 if n_points > 5_000 else 64)
         return replace(
@@ -105,7 +106,11 @@ class ImageConfig(DatasetConfig):
 def _epochs(config: DataConfig, n_points: float) -> int:
     if config.model.residual == "none":
         return round(min(max(N_VISITS / n_points, 15), 200))
-    return round(min(max(N_VISITS_OF_FIRST[config.effort] / n_points, 1), 200))
+    return round(min(max(N_VISITS_OF_FIRST[config.effort] / n_points, 2), 200))
+
+
+def _stride_of_first(config: DataConfig) -> int:
+    return 1 if config.model.residual == "none" else STRIDE_OF_FIRST[config.effort]
 
 
 def _missing(config: DataConfig, image: Image) -> np.ndarray | None:
