@@ -6,8 +6,8 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-slow lint types bars natural natural-h table1 table2 table-n2v inpainting peers runtime \
-	paper report chaos scaling bench clean
+.PHONY: help demo test test-slow lint types bars natural natural-h table1 table2 table-n2v inpainting pictures peers \
+	runtime paper report chaos scaling bench clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -24,7 +24,7 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	@touch $@
 
 demo: $(VENV)/.installed  ## denoise a picture and say where the figure is
-	$(BIN)/python -m tvae.denoise dataset=camera noise=25 epochs=16 hydra.run.dir=outputs/demo
+	$(BIN)/python -m tvae.denoise dataset=camera noise=25 hydra.run.dir=outputs/demo
 	@echo "see outputs/demo/figures/comparison.png: input, restored, uncertainty and difference"
 
 test: lint types  ## lint, types and the whole suite
@@ -96,6 +96,23 @@ TABLE2 = $(BEGIN) $(if $(SUFFIX),,$(SWEEP) experiment=table1 noise=15,25 $(TABLE
 inpainting: peers $(VENV)/.installed-joblib  ## house with half of its pixels, castle with half and a fifth
 	$(BEGIN) $(SWEEP) experiment=inpainting$(SUFFIX) dataset=house missing=0.5 $(TABLE_SEEDS) $(OR) \
 	$(SWEEP) experiment=inpainting$(SUFFIX) dataset=castle missing=0.5,0.8 $(TABLE_SEEDS) $(OR) $(COLLECT)
+
+# The development set. The sweeps run inside the folder of the pictures, so that a run is called by its picture's name.
+HALF ?= B
+EFFORT ?= default
+NOISE ?= 15,25,50
+MISSING ?= 0.5,0.8
+PICTURES := outputs/pictures
+RESTORE = (cd $(PICTURES)/clean && $(abspath $(BIN))/python -m tvae.$(1) -m hydra/launcher=joblib \
+	hydra.launcher.n_jobs=$(JOBS) image=$$images $(2)=$(3) corruption_seed=$(SEEDS) seed='$${corruption_seed}' \
+	effort=$(EFFORT) hydra.sweep.dir=../runs \
+	hydra.sweep.subdir='"$${effort}/$${image},$(2)=$${$(2)},seed=$${seed}"' $(OPTIONS)) $(OR)
+
+pictures: $(VENV)/.installed-joblib $(VENV)/.installed-peers  ## 16 pictures beside BM3D; HALF=A, B or AB, EFFORT=best, NOISE=, MISSING= for none
+	$(BEGIN) images=$$($(BIN)/python -m scripts.development_set $(HALF) $(PICTURES)/clean) || exit 2; \
+	$(if $(NOISE),$(call RESTORE,denoise,noise,$(NOISE))) \
+	$(if $(MISSING),$(call RESTORE,inpaint,missing,$(MISSING))) \
+	$(BIN)/python -m scripts.judge_pictures $(OR) exit $$status
 
 peers: $(VENV)/.installed-peers  ## other systems on the same noisy arrays
 	-$(BIN)/python -m scripts.peers

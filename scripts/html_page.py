@@ -155,6 +155,8 @@ def build(outputs: Path) -> str:
         if content:
             first = [run for run in runs_below(outputs / name) if run[0].name.endswith("seed=0")]
             sections.append((title, content + "".join(restored(*run, outputs) for run in first)))
+    if (outputs / "tables" / "pictures.md").is_file():
+        sections.append(("Development set", written_tables(outputs / "tables" / "pictures.md")))
     for name, title in FIGURES.items():
         found = sorted((outputs / name).glob("*.png"))
         shown = "".join(picture(path, path.stem.replace("_", " ")) for path in found)
@@ -171,7 +173,7 @@ def build(outputs: Path) -> str:
     others = [
         run
         for run in runs_below(outputs)
-        if run[0].relative_to(outputs).parts[0] not in TABLES and (run[0] / "restored.png").is_file()
+        if run[0].relative_to(outputs).parts[0] not in (*TABLES, "pictures") and (run[0] / "restored.png").is_file()
     ]
     if others:
         sections.append(("Other restored images", "".join(restored(*run, outputs) for run in others)))

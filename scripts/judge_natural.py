@@ -2,9 +2,9 @@
 
     python -m scripts.judge_natural [outputs/natural/quick]
 
-From the folders linear_SEED, deep_SEED and continued_SEED: the ELBO over epochs of a linear decoder, of a deep one and a
-linear one that both continue from its end, and what the deep one gains. From the folders h_NUMBER, runs that differ in
-the number of latents: seconds per epoch and ELBO against it, with the exponent of the growth in time. What has no
+From the folders linear_SEED, deep_SEED and continued_SEED: the ELBO over epochs of a linear decoder, and of a deep and
+a linear one that both continue from its end, and what the deep one gains. From the folders h_NUMBER, runs that differ
+in the number of latents: seconds per epoch and ELBO against it, with the exponent of the growth in time. What has no
 finished run is left out. All figures are also in `natural.json`.
 """
 

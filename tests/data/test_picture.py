@@ -1,10 +1,9 @@
-"""How a clean picture is corrupted, and what its noise is estimated to be."""
+"""How a clean picture is corrupted."""
 
 import numpy as np
 import pytest
 
-from tvae.data.named import camera
-from tvae.data.picture import add_noise, drop_pixels, estimate_noise
+from tvae.data.picture import add_noise, drop_pixels
 
 
 def test_noise_has_the_wanted_statistics():
@@ -33,18 +32,3 @@ def test_dropped_pixels_are_counted_exactly_and_spread(missing):
     assert dropped.sum() == round(missing * 60 * 40)
     halves = dropped[:30].mean(), dropped[:, :20].mean()
     np.testing.assert_allclose(halves, missing, atol=4 * np.sqrt(missing * (1 - missing) / 1200) + 1e-9)
-
-
-@pytest.mark.parametrize("missing", [0.0, 0.5])
-@pytest.mark.parametrize("noise", [10, 25, 50])
-def test_noise_is_estimated_from_the_image(noise, missing):
-    """To 15 %, and a little more where the picture's own detail passes for noise."""
-    pixels = add_noise(camera().pixels, noise, seed=3)
-    mask = drop_pixels(pixels.shape, missing, seed=4) if missing else None
-    if mask is not None:
-        pixels[mask] = 0
-    assert abs(estimate_noise(pixels, mask) - noise) < 0.15 * noise + 2
-
-
-def test_noise_of_an_image_without_a_whole_block():
-    assert estimate_noise(np.ones((4, 4, 1)), np.ones((4, 4), dtype=bool)) == 0.0

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tvae.core.errors import UserError
 from tvae.data.named import find_image
-from tvae.options.schema import UserError
 from tvae.run.run_directory import read_metrics
 
 

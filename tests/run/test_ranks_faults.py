@@ -38,6 +38,7 @@ def be_rank(body, rank, n_ranks, port):
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(n_ranks), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     torch.set_num_threads(1)
     Path(f"{rank}.json").write_text(json.dumps(body(rank)))
+    connection.wait_until_told()
 
 
 def on_ranks(body, n_ranks=2):

@@ -87,7 +87,7 @@ def test_a_job_that_is_killed_with_joblib_is_told(sweeping):
     job = next(pid for pid in children if b"LokyProcess" in Path(f"/proc/{pid}/cmdline").read_bytes())
     os.kill(int(job), signal.SIGKILL)
     assert sweeping.wait(60) == 1
-    assert "a job was killed, perhaps for want of memory" in Path("log").read_text()
+    assert "a job was killed, perhaps because memory ran out" in Path("log").read_text()
     assert "Traceback" not in Path("log").read_text()
     wait_until(lambda: not jobs_in(Path.cwd()))
 

@@ -1,10 +1,12 @@
-"""Scripts that measure: what they make of measured times."""
+"""Scripts that measure: what they make of measured times, and what is timed."""
 
 import math
 
 import pytest
+import torch
 
-from scripts import runtime, scaling
+from scripts import bench, runtime, scaling, visits
+from tvae.core.states import codes
 
 
 def test_costs_are_those_of_the_line_through_the_steps():
@@ -56,3 +58,50 @@ def test_growth_of_the_time(monkeypatch, tmp_path):
     assert found["D"]["values"] == [36, 64, 144, 256]
     assert runtime.table(found).count("0.50 |") == 4
     assert len(runtime.draw(found).axes) == 4
+
+
+TINY = {"patch": 4, "latents": 8, "hidden": [8], "states": 16, "ea": (3, 2, 2), "noise": 25, "lr": 0.01, "points": 200}
+
+
+@pytest.mark.parametrize("more", [{}, {"hidden": []}, {"memmap": True}], ids=str)
+def test_what_is_measured(more):
+    found = bench.measure({**TINY, **more}, 64, 1, 2, with_dense=True)
+    assert (found["n_points"], found["n_visited"]) == (200, 64)
+    assert 0 < found["seconds_per_epoch_min"] <= found["seconds_per_epoch"] <= found["seconds_per_epoch_max"]
+    assert found["seconds_per_epoch_dense"] > 0
+    assert set(found["phases"]) == {"E-step", "weights", "gradient", "sums", "Adam", "rest"}
+    assert sum(found["phases"].values()) == pytest.approx(1)
+    assert found["states_per_second"] == pytest.approx((16 + 12) * 200 / found["seconds_per_epoch"])
+    assert found["gflops"] == pytest.approx(
+        2e-9 * found["states_per_second"] * (128 if more.get("hidden") == [] else 192)
+    )
+    assert "| tiny | 200 (64) |" in bench.table({"settings": {"tiny": found}})
+
+
+def test_the_dense_visit_does_what_the_engine_does(tmp_path):
+    """The same random numbers lead to the same states and, but for states of hardly any weight, the same step."""
+    by_engine, dense = (visits.make_training(TINY, tmp_path) for _ in range(2))
+    by_engine.config.prune = 0
+    before = [parameter.clone() for parameter in dense.model.decoder.parameters()]
+    (index, *_) = visits.batches(dense, 32)
+    visits.engine_visit(by_engine)(index, 5)
+    visits.dense_visit(dense)(index, 5)
+    found = [codes(fit.points.sets.take(index), 8).sort(1).values for fit in (by_engine, dense)]
+    assert torch.equal(*found)
+    pairs = zip(by_engine.model.decoder.parameters(), dense.model.decoder.parameters(), before, strict=True)
+    for mine, theirs, old in pairs:
+        torch.testing.assert_close(mine, theirs, atol=1e-5, rtol=1e-4)
+        assert not torch.equal(mine, old)
+
+
+def test_parts_of_a_visit_are_timed_and_left_as_they_were(tmp_path):
+    fit = visits.make_training(TINY, tmp_path)
+    engine, batches = fit.engine, visits.batches(fit, 64)
+    visits.seconds_of(visits.engine_visit(fit), batches[:1], 0)
+    with visits.phases(fit) as spent:
+        whole = visits.seconds_of(visits.engine_visit(fit), batches, 0)
+    assert 0 < sum(spent.values()) < whole
+    assert fit.engine is engine
+    spent.clear()
+    visits.seconds_of(visits.engine_visit(fit), batches, 1)
+    assert spent == {}
