@@ -6,7 +6,7 @@ from grids import corners, grids, untimed
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tvae.data.patches import extract, gaussian_weights, nearest, positions, uniform_weights, windows
+from tvae.data.patches import extract, gaussian_weights, nearest, positions, take, uniform_weights, windows
 
 
 @untimed
@@ -28,6 +28,16 @@ def test_extract_equals_slicing(grid):
     image, patch_size, stride = grid
     expected = [image[i : i + patch_size, j : j + patch_size].flatten() for i, j in corners(image, patch_size, stride)]
     torch.testing.assert_close(extract(image, patch_size, stride), torch.stack(expected), rtol=0, atol=0)
+
+
+@untimed
+@given(grids(), st.randoms(use_true_random=False))
+def test_patches_are_taken_by_their_numbers(grid, order):
+    image, patch_size, _ = grid
+    everything = extract(image, patch_size, 1)
+    index = torch.tensor([[order.randrange(len(everything)) for _ in range(3)] for _ in range(2)])
+    assert torch.equal(take(image, patch_size, index), everything[index])
+    assert torch.equal(take(image, patch_size, index[0]), everything[index[0]])
 
 
 def test_windows_are_a_view_of_every_patch():

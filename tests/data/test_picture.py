@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from tvae.data.picture import add_noise, drop_pixels
+from tvae.data.image_file import from_array
+from tvae.data.picture import Picture, add_noise, drop_pixels
 
 
 def test_noise_has_the_wanted_statistics():
@@ -32,3 +33,18 @@ def test_dropped_pixels_are_counted_exactly_and_spread(missing):
     assert dropped.sum() == round(missing * 60 * 40)
     halves = dropped[:30].mean(), dropped[:, :20].mean()
     np.testing.assert_allclose(halves, missing, atol=4 * np.sqrt(missing * (1 - missing) / 1200) + 1e-9)
+
+
+def test_the_range_of_floating_point_hardly_depends_on_noise_and_missing_pixels():
+    """The same picture clean, noisy and incomplete: noise is compared with about the same range."""
+    clean = np.zeros((60, 60, 1))
+    clean[:30], clean[30:, :30], clean[30:, 30:] = 20, 120, 220
+    noisy = add_noise(clean, 25, seed=0)
+    for pixels, missing in ((clean, None), (noisy, None), (noisy, drop_pixels((60, 60), 0.5, 0))):
+        image = from_array(pixels.astype(np.float32))
+        pixels = pixels if missing is None else np.where(missing[..., None], 0, pixels)
+        found = Picture(image, pixels, None, missing, image.peak).grey_range
+        assert 200 <= found <= 245
+    assert from_array(noisy.astype(np.float32)).peak > 290
+    eight_bit = from_array(clean.astype(np.uint8))
+    assert Picture(eight_bit, noisy, None, None, 255.0).grey_range == 255

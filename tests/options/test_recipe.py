@@ -1,13 +1,18 @@
-"""What the default recipe chooses: by the noise it estimates, and by the size of the image."""
+"""What the recipe chooses: by the noise it estimates, the size of the image, and the effort."""
 
 import numpy as np
 import pytest
-from composing import checked
+from composing import checked, composed
 
+from tvae.core.errors import UserError
+from tvae.data.dataset import EFFORTS
 from tvae.data.image_file import write_image
 from tvae.data.named import camera
 from tvae.data.picture import add_noise
 from tvae.options.recipe import complete
+from tvae.restore.refinement import REFINEMENTS
+
+PAPER = "model.residual=none"
 
 
 def completed(*overrides):
@@ -20,8 +25,10 @@ def completed(*overrides):
     [("noise=50", 12, 0.005), ("noise=25", 10, 0.005), ("noise=15", 8, 0.005), ("missing=0.5", 8, 0.0025)],
 )
 def test_more_noise_takes_larger_patches(corruption, patch_size, rate):
-    config = completed("dataset=camera", corruption)
-    assert (config.dataset.patch_size, config.lr.max) == (patch_size, rate)
+    for residual in ("none", "grouped"):
+        config = completed("dataset=camera", corruption, f"model.residual={residual}")
+        assert (config.dataset.patch_size, config.lr.max) == (patch_size, rate)
+    config = completed("dataset=camera", corruption, PAPER)
     assert (config.model.n_latents, config.model.hidden) == (256, [256])
     assert 35 <= config.epochs <= 45
 
@@ -41,9 +48,13 @@ def test_the_noise_is_measured_and_not_told(tmp_path):
 )
 def test_size_decides_latents_epochs_and_how_many_patches_are_trained_on(tmp_path, side, n_latents, train_stride):
     write_image(tmp_path / "a.png", np.random.default_rng(0).integers(0, 255, (side, side), dtype=np.uint8))
-    config = completed(f"image={tmp_path}/a.png")
+    config = completed(f"image={tmp_path}/a.png", PAPER)
     assert (config.model.n_latents, config.dataset.train_stride) == (n_latents, train_stride)
     assert 15 <= config.epochs <= 200
+    for effort in EFFORTS:
+        first = completed(f"image={tmp_path}/a.png", f"effort={effort}")
+        assert first.dataset.train_stride >= train_stride
+        assert 1 <= first.epochs <= 200
 
 
 def test_what_is_set_stays(tmp_path):
@@ -51,3 +62,47 @@ def test_what_is_set_stays(tmp_path):
     config = completed("dataset=camera", "noise=25", "lr.max=0.02", *given)
     assert (config.dataset.patch_size, config.dataset.train_stride, config.lr.max) == (6, 3, 0.02)
     assert (config.model.n_latents, config.model.hidden, config.epochs) == (20, [7, 8], 3)
+
+
+def n_visits(config):
+    """Of data points, in all epochs; about."""
+    return config.epochs * (256 / config.dataset.train_stride) ** 2
+
+
+def test_more_effort_trains_and_refines_more():
+    """Pictures have Gaussian residuals, for which a first estimate will do."""
+    assert completed("dataset=camera", "noise=25").model.residual == "grouped"
+    by_effort = [n_visits(completed("dataset=camera", "noise=25", f"effort={effort}")) for effort in EFFORTS]
+    in_full = n_visits(completed("dataset=camera", "noise=25", PAPER))
+    assert by_effort == sorted({*by_effort})
+    assert by_effort[-1] < in_full
+    assert tuple(REFINEMENTS) == EFFORTS
+    fast, default, best = REFINEMENTS.values()
+    assert fast.n_rounds < default.n_rounds < best.n_rounds
+    assert fast.n_fill_rounds < default.n_fill_rounds < best.n_fill_rounds
+    assert len(fast.local) < len(default.local) <= len(best.local)
+    assert completed("dataset=camera", "noise=25").effort == "default"
+
+
+def test_effort_means_nothing_to_the_model_of_the_paper():
+    fast, best = (completed("dataset=camera", "noise=25", PAPER, f"effort={effort}") for effort in ("fast", "best"))
+    assert (fast.epochs, fast.dataset, fast.model) == (best.epochs, best.dataset, best.model)
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("effort=slow", "effort=slow: must be one of fast, default, best"),
+        ("model.residual=full", "model.residual=full: must be one of none, grouped"),
+    ],
+)
+def test_choices_are_checked(option, message):
+    with pytest.raises(UserError, match=message):
+        checked("dataset=camera", option)
+
+
+@pytest.mark.parametrize(
+    "name", ["table1", "table2", "inpainting", "house_25", "house_50", "house_inpaint_50", "castle_50", "barbara_25"]
+)
+def test_experiments_of_the_paper_have_its_model(name):
+    assert composed(f"experiment={name}").model.residual == "none"

@@ -133,6 +133,15 @@ def test_every_effort_gains_at_every_noise_and_knows_how_sure_it_is(effort, nois
     assert found.noise_level == pytest.approx(noise, rel=0.1)
 
 
+def test_a_mixture_of_large_pictures_is_fitted_to_some_patches(monkeypatch):
+    picture = noisy_picture(waves(64, 60))
+    by_all = refined(picture)
+    monkeypatch.setattr(refinement, "N_FITTED", 400)
+    by_some = refined(picture)
+    assert not np.array_equal(by_some.pixels, by_all.pixels)
+    assert error(picture, by_some) < 1.3 * error(picture, by_all)
+
+
 @pytest.mark.parametrize("shape", [(1, 1), (1, 40), (40, 1), (5, 6), (8, 8), (15, 90)])
 @pytest.mark.parametrize("missing", [0.0, 0.4])
 def test_pictures_too_small_for_covariances_stay_as_they_are(shape, missing):

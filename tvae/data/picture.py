@@ -11,6 +11,8 @@ from tvae.core.errors import UserError
 from tvae.core.streams import generator
 from tvae.data.image_file import Image, read_image
 
+BLOCK = 5  # pixels along a side
+
 
 @dataclass(frozen=True, eq=False)
 class Picture:
@@ -21,6 +23,26 @@ class Picture:
     clean: np.ndarray | None  # (H, W, C) float64, where it is known
     missing: np.ndarray | None  # (H, W) bool; None: nothing is missing
     peak: float  # for PSNR and SSIM
+
+    @property
+    def grey_range(self) -> float:
+        """The range that noise is compared with: the type's, or without one that of block means, which noise spares.
+
+        The range of noisy floating-point values grows with their noise, and would make it look smaller than it is.
+        """
+        if self.image.is_bounded:
+            return self.image.peak
+        height, width = (side // BLOCK * BLOCK for side in self.noisy.shape[:2])
+        known = np.ones(self.noisy.shape[:2]) if self.missing is None else 1.0 - self.missing
+
+        def block_sums(values: np.ndarray) -> np.ndarray:
+            return values[:height, :width].reshape(height // BLOCK, BLOCK, width // BLOCK, BLOCK, -1).sum((1, 3))
+
+        counts = block_sums(known[..., None])
+        if not counts.any():
+            return self.image.peak
+        means = (block_sums(self.noisy) / counts.clip(1))[counts[..., 0] > 0]
+        return float(np.ptp(means)) or self.image.peak
 
 
 def check_content(noisy: np.ndarray, missing: np.ndarray | None, source: str) -> None:

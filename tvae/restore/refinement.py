@@ -77,7 +77,7 @@ def refine_restored(
     if min(picture.noisy.shape[:2]) < SIDE_MIN:
         return first
     known = np.ones(picture.noisy.shape[:2], dtype=bool) if picture.missing is None else ~picture.missing
-    units = Units(float(picture.noisy[known].mean()), picture.image.peak)
+    units = Units(float(picture.noisy[known].mean()), picture.grey_range)
     found = torch.zeros(2, *picture.noisy.shape, dtype=torch.float64)
     level = torch.zeros(1, dtype=torch.float64)
     if team.is_leader:

@@ -40,8 +40,14 @@ class Stop:
     def __init__(self) -> None:
         self.received: list[float] = []  # signals, and when
         self.is_at_limit = False  # of the time that the job has
+        self.is_told = False
 
     def __call__(self) -> bool:
+        if (
+            self.received and not self.is_told and rank_here() == 0
+        ):  # a handler must not log: it may interrupt a log line
+            self.is_told = True
+            log.warning("stopping; once more to stop without saving")
         return bool(self.received) or self.is_at_limit
 
 
@@ -58,9 +64,7 @@ def stop_on_signal() -> Iterator[Stop]:
 
     def note(number: int, frame: object) -> None:
         received.append(time.monotonic())
-        if len(received) == 1 and rank_here() == 0:
-            log.warning("stopping; once more to stop without saving")
-        elif len(received) > 1 and received[-1] - received[0] >= patience:
+        if len(received) > 1 and received[-1] - received[0] >= patience:
             raise KeyboardInterrupt
 
     def note_limit(number: int, frame: object) -> None:

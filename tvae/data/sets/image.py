@@ -62,7 +62,7 @@ class ImageConfig(DatasetConfig):
 
     def complete(self, config: DataConfigT, opened: Picture) -> DataConfigT:
         shape = opened.noisy.shape
-        noise = diagonal_details(opened.noisy, opened.missing) * 255 / opened.image.peak
+        noise = diagonal_details(opened.noisy, opened.missing) * 255 / opened.grey_range
         by_noise = 12 if noise > 35 else 10 if noise > 20 else 8
         patch_size = self.patch_size or min(by_noise, *shape[:2])
         n_places = math.prod(max(1, side - patch_size + 1) for side in shape[:2])
