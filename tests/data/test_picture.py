@@ -48,3 +48,39 @@ def test_the_range_of_floating_point_hardly_depends_on_noise_and_missing_pixels(
     assert from_array(noisy.astype(np.float32)).peak > 290
     eight_bit = from_array(clean.astype(np.uint8))
     assert Picture(eight_bit, noisy, None, None, 255.0).grey_range == 255
+
+
+def picture_of(array, missing=None):
+    image = from_array(array)
+    noisy = image.pixels if missing is None else np.where(missing[..., None], 0, image.pixels)
+    return Picture(image, noisy, None, missing, image.peak)
+
+
+@pytest.mark.parametrize("missing", [0.0, 0.5])
+@pytest.mark.parametrize("noise", [0, 25, 50])
+def test_the_grey_range_of_floating_point_values_is_hardly_that_of_the_noise(noise, missing):
+    rows, columns = np.mgrid[:80, :90]
+    clean = 500 + 255 * (rows // 20 % 2) * (columns > 40)
+    noisy = add_noise(clean[..., None].astype(float), noise, seed=0)[..., 0]
+    mask = drop_pixels(clean.shape, missing, seed=1) if missing else None
+    assert picture_of(noisy, mask).grey_range == pytest.approx(255, rel=0.5 if noise else 1e-9)
+    assert noise < 50 or picture_of(noisy).image.peak > 500
+
+
+def test_the_grey_range_of_a_type_is_its_own():
+    assert picture_of(np.full((9, 9), 3, np.uint8)).grey_range == 255
+    assert picture_of(np.full((9, 9), 3, np.uint16)).grey_range == 65535
+    assert picture_of(np.full((9, 9), 0.3)).grey_range == 1
+
+
+@pytest.mark.parametrize("shape", [(4, 40), (1, 1), (3, 3)])
+def test_without_a_block_the_grey_range_is_that_of_the_values(shape):
+    values = 10 * np.arange(np.prod(shape), dtype=float).reshape(shape)
+    picture = picture_of(values)
+    assert picture.grey_range == picture.image.peak
+
+
+def test_a_regular_pattern_has_a_grey_range():
+    """All its blocks have the same mean."""
+    picture = picture_of(np.tile([0.1, 7.3, 2.9, 5.7, 3.3], (40, 8)))
+    assert picture.grey_range >= 0.01 * picture.image.peak

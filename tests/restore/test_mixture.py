@@ -238,6 +238,17 @@ def test_the_noise_is_told_by_the_flattest_groups(guess, rank):
     assert sums.noise_variance((guess * sigma) ** 2) ** 0.5 == pytest.approx(sigma, rel=0.02)
 
 
+def test_the_noise_of_small_groups_is_not_too_low(monkeypatch):
+    """With r of D directions taken out and a mean, n patches have n - r - 1 degrees of freedom."""
+    n_values, n_groups, rank = 20, 200, 4
+    rng = torch.Generator().manual_seed(0)
+    y = torch.randn(n_groups, 3 * n_values, n_values, generator=rng, dtype=torch.float64)
+    y[..., :rank] += 20 * torch.randn(n_groups, 3 * n_values, rank, generator=rng, dtype=torch.float64)
+    sums = sums_of_groups(y.flatten(0, 1), torch.arange(n_groups).repeat_interleave(3 * n_values), n_groups)
+    monkeypatch.setattr(module, "FLATTEST", 0.5)
+    assert sums.noise_variance(1.5) == pytest.approx(1, rel=0.02)
+
+
 def test_the_noise_stays_as_guessed_where_nothing_tells_it():
     small = sums_of_groups(randn(50, 20), torch.zeros(50, dtype=torch.int64), 1)
     assert small.noise_variance(7.0) == 7.0

@@ -116,6 +116,7 @@ def test_known_pixels_are_kept_to_the_last_bit():
     assert (found.uncertainty[missing] > 0).all()
     assert error(picture, found) < 0.3 * error(picture, blurred(picture))
     assert found.noise_level is None, "nobody looked for it"
+    assert refined(picture).noise_level == pytest.approx(1), "grey level, the least"
 
 
 def test_without_missing_pixels_nothing_is_kept():
@@ -186,6 +187,15 @@ def test_constant_regions_beside_noise():
     assert found.noise_level == pytest.approx(NOISE, rel=0.15)
     assert np.abs(found.pixels[:34]).max() < 1
     assert np.std((found.pixels - picture.clean)[46:]) < 0.5 * NOISE
+
+
+def test_noise_that_was_clipped_is_still_removed():
+    """Of a dark photograph that was saved in 8 bit."""
+    picture = noisy_picture(camera().pixels[40:240, 40:240], noise=30)
+    picture = replace(picture, noisy=np.rint(picture.noisy).clip(0, 255))
+    assert 0.05 < (picture.noisy == 0).mean() < 0.3
+    found = refined(picture)
+    assert found.noise_level == pytest.approx(30, rel=0.1)
 
 
 @pytest.mark.parametrize("share", [0.95, 0.999])

@@ -29,7 +29,7 @@ BLOCKS_MAX = 15  # along a side
 SIMULATIONS = 20
 AROUND = 8  # pixels along a side: of this part of a picture it is asked whether it is clipped
 CLIPPED = 0.02  # share of values that are the picture's lowest or highest; with more of them a part is clipped
-LEFT_MIN = 0.1  # share of the picture that has to be left; else all of it counts
+LEFT_MIN = 0.03  # share of the picture that has to be left; else all of it counts
 
 
 def estimate_noise(pixels: np.ndarray, missing: np.ndarray | None) -> float:

@@ -12,6 +12,7 @@ from tvae.core.streams import generator
 from tvae.data.image_file import Image, read_image
 
 BLOCK = 5  # pixels along a side
+LEAST_RANGE = 1e-2  # of the peak: blocks of a regular pattern may all have the same mean
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,13 +37,14 @@ class Picture:
         known = np.ones(self.noisy.shape[:2]) if self.missing is None else 1.0 - self.missing
 
         def block_sums(values: np.ndarray) -> np.ndarray:
-            return values[:height, :width].reshape(height // BLOCK, BLOCK, width // BLOCK, BLOCK, -1).sum((1, 3))
+            shape = height // BLOCK, BLOCK, width // BLOCK, BLOCK, values.shape[2]
+            return values[:height, :width].reshape(shape).sum((1, 3))
 
         counts = block_sums(known[..., None])
         if not counts.any():
             return self.image.peak
         means = (block_sums(self.noisy) / counts.clip(1))[counts[..., 0] > 0]
-        return float(np.ptp(means)) or self.image.peak
+        return max(float(np.ptp(means)), LEAST_RANGE * self.image.peak)
 
 
 def check_content(noisy: np.ndarray, missing: np.ndarray | None, source: str) -> None:
