@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any
 
 from tvae.core.errors import Failure
 from tvae.core.team import Team
 from tvae.options.placement import rank_here
-
-log = logging.getLogger("tvae")
 
 REPEATED = 5.0  # seconds in which a second signal may be the first one handed on
 LAUNCHED_BY = "TVAE_LAUNCHED_BY"  # in the environment: the process that has the list of jobs
@@ -40,14 +37,8 @@ class Stop:
     def __init__(self) -> None:
         self.received: list[float] = []  # signals, and when
         self.is_at_limit = False  # of the time that the job has
-        self.is_told = False
 
     def __call__(self) -> bool:
-        if (
-            self.received and not self.is_told and rank_here() == 0
-        ):  # a handler must not log: it may interrupt a log line
-            self.is_told = True
-            log.warning("stopping; once more to stop without saving")
         return bool(self.received) or self.is_at_limit
 
 
@@ -64,7 +55,10 @@ def stop_on_signal() -> Iterator[Stop]:
 
     def note(number: int, frame: object) -> None:
         received.append(time.monotonic())
-        if len(received) > 1 and received[-1] - received[0] >= patience:
+        if len(received) == 1 and rank_here() == 0:
+            with suppress(OSError):  # not by the log: the signal may have interrupted it in the middle of a line
+                os.write(2, b"stopping; once more to stop without saving\n")
+        elif len(received) > 1 and received[-1] - received[0] >= patience:
             raise KeyboardInterrupt
 
     def note_limit(number: int, frame: object) -> None:
