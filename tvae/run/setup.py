@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import torch
 
 from tvae.core.errors import UserError
 from tvae.core.fit import Fit
-from tvae.core.model import Model, start_model
+from tvae.core.model import start_model
 from tvae.core.points import Points, StateSets
 from tvae.core.source import Source, units_of
 from tvae.core.streams import generator
@@ -26,7 +27,9 @@ from tvae.run.files import STATES
 
 def make_fit(config: Config, dataset: Dataset, folder: Path | None = None, team: Team = ALONE) -> Fit:
     """`folder`: of the states, where they are to be in a file."""
-    source, units = dataset.source, units_for(config, dataset)
+    source = dataset.source
+    torch.set_num_threads(config.threads or choose_threads(batch_cost(config, source.n_values)))
+    units = units_for(config, dataset)  # whose last digit depends on the threads
     device, dtype = choose_device(config.device, config.precision), getattr(torch, config.precision)
     variance = source.known_values().double().var(correction=0).item()
     start = start_model(config.model, source.n_values, variance, units, generator(config.seed, "weights"))
@@ -41,7 +44,6 @@ def make_fit(config: Config, dataset: Dataset, folder: Path | None = None, team:
         made.draw_states(start.pi, config.states, config.seed)
         return made
 
-    torch.set_num_threads(config.threads or choose_threads(batch_cost(config, start)))
     model = copy.deepcopy(start).to(device, dtype)
     if config.compile:
         model.decoder.rest = torch.compile(model.decoder.rest)  # type: ignore[method-assign]
@@ -59,6 +61,9 @@ def units_for(config: Config, dataset: Dataset) -> Units:
     return units
 
 
-def batch_cost(config: Config, model: Model) -> int:
+def batch_cost(config: Config, n_values: int) -> int:
     """Multiplications that a dense evaluation of a minibatch's states takes."""
-    return config.batch_size * config.states.n_states * model.decoder.cost
+    assert config.model.n_latents is not None
+    assert config.model.hidden is not None
+    sizes = [config.model.n_latents, *config.model.hidden, n_values]
+    return config.batch_size * config.states.n_states * sum(a * b for a, b in itertools.pairwise(sizes))
