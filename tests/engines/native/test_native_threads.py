@@ -1,4 +1,6 @@
-"""Threads: they change no bit, and torch leaves its own to the kernel when asked."""
+"""Threads: they change no bit, sleep when there is nothing to do, and torch leaves its own to the kernel when asked."""
+
+import time
 
 import pytest
 import torch
@@ -16,7 +18,7 @@ def test_the_number_of_threads_changes_nothing(dtype):
     model, x, packed = setting(100, [130], 150, 64, n_points=16, dtype=dtype)
     decoder, rows = model.decoder, weighted_rows(packed, dtype)
     found = []
-    for n_threads in (1, 2, 2):
+    for n_threads in (1, 2, 5, 2):
         torch.set_num_threads(n_threads)
         assert n_threads_for(len(rows.packed) * decoder.weights[0].numel()) == n_threads
         step = native.e_step(model, EaConfig(n_generations=3), x, packed, Stream(0, torch.arange(16)))
@@ -29,6 +31,17 @@ def test_the_number_of_threads_changes_nothing(dtype):
         found.append([*step, *gradient, product, transposed, parameter])
     for other in found[1:]:
         assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
+
+
+@needs_kernel
+def test_threads_without_work_sleep():
+    torch.set_num_threads(4)
+    parameter = torch.nn.Parameter(torch.ones(600, 600))
+    parameter.grad = torch.ones(600, 600)
+    native.Adam([parameter], 0.1).step()
+    before = time.process_time()
+    time.sleep(0.2)
+    assert time.process_time() - before < 0.1, "of the 0.8 s that four busy threads would take on four cores"
 
 
 def test_torch_leaves_its_threads_to_the_kernel():

@@ -18,13 +18,11 @@ import tempfile
 from functools import lru_cache
 from pathlib import Path
 
-import torch
-
 log = logging.getLogger(__name__)
 
 FOLDER = Path(__file__).parent
 SOURCES = sorted([*FOLDER.glob("*.cpp"), *FOLDER.glob("*.hpp")])
-FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-std=c++17", "-shared", "-fPIC")
+FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-std=c++17", "-pthread", "-shared", "-fPIC")
 
 
 @lru_cache
@@ -34,14 +32,10 @@ def library() -> ctypes.CDLL | None:
         log.info("native kernel: switched off by TVAE_NATIVE=0")
         return None
     try:
-        kernel = ctypes.CDLL(str(_compiled()))
+        return ctypes.CDLL(str(_compiled()))
     except (OSError, subprocess.SubprocessError) as error:
         log.info("native kernel: not available, torch does the work (%s)", error)
         return None
-    # Two OpenMP runtimes would wait for each other in busy loops: take the threads of the one that torch depends on.
-    entry = getattr(ctypes.CDLL(torch._C.__file__), "GOMP_parallel", None)
-    kernel.set_parallel(ctypes.cast(entry, ctypes.c_void_p) if entry else None)
-    return kernel
 
 
 def is_available() -> bool:

@@ -14,8 +14,6 @@
 
 extern "C" {
 
-void set_parallel(Parallel entry) { parallel = entry; }
-
 void e_step_float(EStepTask *task) { run_e_step<float>(*task); }
 void e_step_double(EStepTask *task) { run_e_step<double>(*task); }
 void gradient_float(const GradientTask *task) { run_gradient<float>(*task); }
