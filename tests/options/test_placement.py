@@ -12,7 +12,7 @@ from tvae.core.evolution import EaConfig
 from tvae.core.model import ModelConfig
 from tvae.core.source import InMemory
 from tvae.data.dataset import Dataset
-from tvae.options.placement import choose_device, choose_threads, device_problems, n_cores
+from tvae.options.placement import choose_device, choose_threads, device_problems, n_cores, threads_problems
 from tvae.run.setup import batch_cost, make_fit
 
 META = torch.device("meta")
@@ -57,3 +57,10 @@ def test_devices_and_threads():
     assert choose_threads(batch_cost(config, 16)) == 1
     config.model.n_latents, config.model.hidden = 512, [512]
     assert choose_threads(batch_cost(config, 144)) == n_cores() >= 1
+
+
+def test_threads_are_at_most_some_for_each_core(command):
+    assert threads_problems(None) == threads_problems(4 * n_cores()) == []
+    code, text = command("train", "experiment=bars", "threads=100000")
+    assert (code, len(text.splitlines())) == (2, 1)
+    assert text.startswith(f"error: threads=100000: must be at most {4 * n_cores()}")

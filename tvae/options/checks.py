@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from tvae.core.errors import UserError
 from tvae.data.sets import DATASETS
-from tvae.options.placement import choose_device, device_problems
+from tvae.options.placement import choose_device, device_problems, threads_problems
 from tvae.options.schema import Config
 
 
@@ -36,7 +36,7 @@ def resolve(cfg: DictConfig) -> Config:
     named = [line.partition("=")[0] + "=" for line in out_of_range]
     others = inconsistencies(config)
     problems += out_of_range + [line for line in others if not any(name in line for name in named)]
-    problems += device_problems(config.device)
+    problems += device_problems(config.device) + threads_problems(config.threads)
     if problems:
         raise UserError(*problems)
     return config

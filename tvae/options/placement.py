@@ -6,6 +6,7 @@ import os
 
 import torch
 
+THREADS_PER_CORE = 4  # that may be asked for
 SMALL = 2e6  # multiplications in a batch; below, waking a second thread costs more than it brings (measured on bars)
 
 
@@ -41,6 +42,14 @@ def device_problems(name: str) -> list[str]:
             f"device={name}: {local_size()} processes, but {torch.cuda.device_count()} CUDA devices on this machine"
         ]
     return []
+
+
+def threads_problems(n_threads: int | None) -> list[str]:
+    """Of threads, far more than cores only hinder each other, and end the process when the system has no more."""
+    most = THREADS_PER_CORE * n_cores()
+    if n_threads is None or n_threads <= most:
+        return []
+    return [f"threads={n_threads}: must be at most {most}, for this process may use {n_cores()} cores"]
 
 
 def choose_device(name: str, precision: str) -> torch.device:

@@ -1,77 +1,104 @@
-"""Where the library comes from: the compiler, the cache, and what the environment says."""
+"""Which compilers are asked for the kernel, with which commands, and what is said of those that cannot."""
 
-import logging
-import os
 import stat
+import sys
 
 import pytest
-from native_samples import needs_kernel
 
 from tvae.engines.native import build
 
 
-@pytest.mark.parametrize("environment", [{"TVAE_NATIVE": "0"}, {"CXX": "/bin/false"}])
-def test_no_library_if_switched_off_or_the_compiler_is_broken(monkeypatch, tmp_path, caplog, environment):
-    for name, value in {"TVAE_CACHE_DIR": str(tmp_path), **environment}.items():
-        monkeypatch.setenv(name, value)
-    with caplog.at_level(logging.INFO):
-        assert build.library.__wrapped__() is None
-    assert caplog.text.count("native kernel") == 1
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_no_library_without_a_compiler(monkeypatch, tmp_path, caplog):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.delenv("CXX", raising=False)
-    with caplog.at_level(logging.INFO):
-        assert build.library.__wrapped__() is None
-    assert "no C++ compiler" in caplog.text
-
-
-def test_a_cache_that_cannot_be_written_is_replaced(monkeypatch, tmp_path):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setenv("TVAE_CACHE_DIR", "/dev/null/nowhere")
-    assert build._cache_dir().parent == tmp_path
-
-
-def test_the_cache_is_in_the_users_folder(monkeypatch, tmp_path):
-    monkeypatch.delenv("TVAE_CACHE_DIR", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert build._cache_dir() == tmp_path / "tvae"
+def script(path, text):
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return str(path)
 
 
 @pytest.fixture
-def compilations(monkeypatch, tmp_path):
-    """A compiler that writes an empty library and notes its command; copies of the sources that may be changed."""
-    compiler, notes, sources = tmp_path / "compiler", tmp_path / "notes", tmp_path / "sources"
-    compiler.write_text(f'#!/bin/sh\n[ "$1" = --version ] || echo "$@" >> {notes}\n')
-    compiler.chmod(compiler.stat().st_mode | stat.S_IXUSR)
-    sources.mkdir()
-    for source in build.SOURCES:
-        (sources / source.name).write_bytes(source.read_bytes())
-    monkeypatch.setattr(build, "SOURCES", sorted(sources.iterdir()))
-    monkeypatch.setenv("CXX", str(compiler))
-    monkeypatch.setenv("TVAE_CACHE_DIR", str(tmp_path / "cache"))
-    return lambda: len(notes.read_text().splitlines())
+def _no_compiler(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
 
 
-def test_a_library_is_compiled_once(compilations):
-    assert build._compiled() == build._compiled()
-    assert compilations() == 1
-    assert len(os.listdir(os.environ["TVAE_CACHE_DIR"])) == 1
+@pytest.mark.usefixtures("_no_compiler")
+def test_compilers_are_those_of_the_user_of_the_system_and_of_python(monkeypatch, tmp_path):
+    assert build.compilers() == []
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for name in ("clang++", "g++"):
+        script(tmp_path / name, "")
+    assert build.compilers() == [["g++"], ["clang++"]]
+    monkeypatch.setenv("CXX", "ccache 'my compiler'")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name == "ziglang")
+    assert build.compilers() == [
+        ["ccache", "my compiler"], ["g++"], ["clang++"], [sys.executable, "-m", "ziglang", "c++"]
+    ]  # fmt: skip
 
 
-def test_a_change_of_any_source_makes_another_library(compilations):
-    paths = {build._compiled()}
-    for source in build.SOURCES:
-        source.write_text(source.read_text() + "// changed\n")
-        paths.add(build._compiled())
-    assert {"kernel.cpp", "vectors.hpp"} < {source.name for source in build.SOURCES}
-    assert len(paths) == compilations() == 1 + len(build.SOURCES)
-
-
-@needs_kernel
-def test_the_library_is_the_compiled_kernel():
-    assert all(
-        hasattr(build.library(), f"{name}_{kind}") for name in ("e_step", "adam") for kind in ("float", "double")
+def test_the_first_compiler_that_can_does_it_and_the_others_say_why_not(tmp_path):
+    silent, wordy, works = (
+        script(tmp_path / "silent", "exit 3"),
+        script(tmp_path / "wordy", "echo In file x >&2; echo '  x:1: error: no such thing' >&2; exit 1"),
+        script(tmp_path / "works", f'echo "$@" > {tmp_path}/command'),
     )
+    found = build.compile_kernel(tmp_path / "out.so", ["-m1"], [["/nowhere"], [silent], [wordy, "-x"], [works]])
+    assert found == (
+        works,
+        ["/nowhere: No such file or directory", f"{silent}: exit code 3", f"{wordy} -x: x:1: error: no such thing"],
+    )
+    command = (tmp_path / "command").read_text().split()
+    assert {"-O3", "-shared", "-fPIC", "-m1", f'-DKERNEL_VERSION="{build.version()}"'} < set(command)
+    assert command[-3:] == [str(build.FOLDER / "kernel.cpp"), "-o", str(tmp_path / "out.so")]
+
+
+def test_a_windows_library_has_no_position_independent_code(tmp_path):
+    works = script(tmp_path / "works", f'echo "$@" > {tmp_path}/command')
+    build.compile_kernel(tmp_path / "out.dll", [], [[works]])
+    assert "-fPIC" not in (tmp_path / "command").read_text()
+
+
+@pytest.mark.parametrize(("commands", "told"), [([], "there is no C"), ([["/nowhere"]], "/nowhere: No such file")])
+def test_nothing_is_compiled_without_a_compiler(tmp_path, commands, told):
+    with pytest.raises(build.NotCompiled, match=told):
+        build.compile_kernel(tmp_path / "out.so", [], commands)
+
+
+def test_an_interrupted_compiler_interrupts(tmp_path):
+    interrupted, other = script(tmp_path / "interrupted", "kill -INT $$"), script(tmp_path / "other", "exit 0")
+    with pytest.raises(KeyboardInterrupt):
+        build.compile_kernel(tmp_path / "out.so", [], [[interrupted], [other]])
+
+
+def test_what_zig_keeps_goes_away_with_the_folder_of_the_work(tmp_path):
+    works = script(tmp_path / "works", f'echo "$ZIG_GLOBAL_CACHE_DIR $ZIG_LOCAL_CACHE_DIR" > {tmp_path}/caches')
+    build.compile_kernel(tmp_path / "out.so", [], [[works]])
+    assert (tmp_path / "caches").read_text().split() == [str(tmp_path)] * 2
+
+
+@pytest.mark.parametrize(
+    ("machine", "system", "flags"),
+    [
+        ("x86_64", "linux", ["-march=native"]),
+        ("AMD64", "win32", ["-march=native"]),
+        ("aarch64", "linux", ["-mcpu=native"]),
+        ("arm64", "darwin", []),
+    ],
+)
+def test_flags_for_a_processor(monkeypatch, machine, system, flags):
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    monkeypatch.setattr(sys, "platform", system)
+    assert build.flags_for_this_processor() == flags
+
+
+def test_a_change_of_any_source_makes_another_version(monkeypatch, tmp_path):
+    assert {"kernel.cpp", "vectors.hpp"} < {source.name for source in build.SOURCES}
+    copies = [tmp_path / source.name for source in build.SOURCES]
+    for copy, source in zip(copies, build.SOURCES, strict=True):
+        copy.write_bytes(source.read_bytes())
+    versions = {build.version()}
+    monkeypatch.setattr(build, "SOURCES", copies)
+    assert {build.version()} == versions
+    for copy in copies:
+        copy.write_text(copy.read_text() + "// changed\n")
+        versions.add(build.version())
+    assert len(versions) == 1 + len(copies)

@@ -4,7 +4,7 @@
 """
 
 from tvae.engines.native.adam import Adam
-from tvae.engines.native.build import is_available
+from tvae.engines.native.loading import is_available
 from tvae.engines.native.packed_products import PRODUCTS
 from tvae.engines.native.threads import torch_on_one_thread
 from tvae.engines.native.visit import e_step, gradient, has_e_step, has_gradient, is_usable

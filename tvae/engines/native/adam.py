@@ -13,7 +13,8 @@ from collections.abc import Iterable
 
 import torch
 
-from tvae.engines.native.bindings import AdamTask, Arguments, kernel
+from tvae.engines.native.bindings import AdamTask, Arguments
+from tvae.engines.native.loading import kernel
 from tvae.engines.native.threads import n_threads_for
 
 

@@ -1,9 +1,9 @@
-"""The kernel's functions and structures as Python sees them."""
+"""The kernel's structures and numbers as Python sees them."""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from ctypes import c_double, c_int64, c_void_p
 from typing import Any
 
@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from tvae.core.decoder import Mlp
-from tvae.engines.native.build import library
 
 C_TYPES = {torch.float32: "float", torch.float64: "double"}
 
@@ -67,6 +66,9 @@ class AdamTask(ctypes.Structure):
     ]
 
 
+STRUCTURES = (Network, EStepTask, GradientTask, AdamTask)  # in the order of `kernel_sizes`, which `loading` compares
+
+
 class Arguments:
     """Addresses for the kernel, and the memory behind them, which must live until the kernel has returned."""
 
@@ -92,8 +94,3 @@ class Arguments:
             weights=self.array([self.tensor(weight) for weight in decoder.weights]),
             biases=self.array([self.tensor(bias) for bias in decoder.biases]),
         )
-
-
-def kernel(name: str, dtype: torch.dtype) -> Callable[..., None]:
-    """The kernel's function of this name for this type."""
-    return getattr(library(), f"{name}_{C_TYPES[dtype]}")

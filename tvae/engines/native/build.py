@@ -1,87 +1,83 @@
-"""Compiles kernel.cpp on first use with the system's C++ compiler, and loads it.
+"""C++ compilers, and their commands for the kernel: for the processor at hand on first use, and for wheels.
 
-The library is kept in `TVAE_CACHE_DIR`, by default `tvae` in the user's cache folder, under a name that depends on the
-sources, the compiler and the processor. Without a compiler, or with `TVAE_NATIVE=0` in the environment, there is no
-library, and torch does the work.
+Standard library alone: the build of a wheel loads this file by its path, before the package's dependencies are there.
 """
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
-import logging
+import importlib.util
 import os
 import platform
+import shlex
 import shutil
+import signal
 import subprocess
-import tempfile
-from functools import lru_cache
+import sys
+from collections.abc import Sequence
 from pathlib import Path
-
-log = logging.getLogger(__name__)
 
 FOLDER = Path(__file__).parent
 SOURCES = sorted([*FOLDER.glob("*.cpp"), *FOLDER.glob("*.hpp")])
-FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-std=c++17", "-pthread", "-shared", "-fPIC")
+SUFFIX = {"darwin": ".dylib", "win32": ".dll"}.get(sys.platform, ".so")
+FLAGS = ("-O3", "-fno-math-errno", "-fno-trapping-math", "-std=c++17", "-shared", "-pthread")
+SECONDS = 1800  # ziglang compiles its standard library first: a minute, on a busy machine several
 
 
-@lru_cache
-def library() -> ctypes.CDLL | None:
-    """The compiled kernel, or None."""
-    if os.environ.get("TVAE_NATIVE") == "0":
-        log.info("native kernel: switched off by TVAE_NATIVE=0")
-        return None
-    try:
-        return ctypes.CDLL(str(_compiled()))
-    except (OSError, subprocess.SubprocessError) as error:
-        log.info("native kernel: not available, torch does the work (%s)", error)
-        return None
+class NotCompiled(Exception):
+    """Says of every compiler why it did not compile the kernel."""
 
 
-def is_available() -> bool:
-    return library() is not None
+def version() -> str:
+    """Of the sources; a compiled kernel knows it, too."""
+    parts = [part for source in SOURCES for part in (source.name.encode(), source.read_bytes())]
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
 
 
-def _compiled() -> Path:
-    """The library for these sources, compiler and processor; compiled unless it exists."""
-    compiler = next(filter(None, map(shutil.which, (os.environ.get("CXX", ""), "c++", "g++", "clang++"))), None)
-    if compiler is None:
-        raise FileNotFoundError("no C++ compiler")
-    version = subprocess.run([compiler, "--version"], capture_output=True, check=True, timeout=60).stdout
-    sources = [part for source in SOURCES for part in (source.name.encode(), source.read_bytes())]
-    key = hashlib.sha256(b"\0".join([*sources, repr(FLAGS).encode(), version, _processor()])).hexdigest()
-    folder = _cache_dir()
-    path = folder / f"kernel-{key[:16]}.so"
-    if not path.exists():
-        handle, temporary = tempfile.mkstemp(suffix=".so", dir=folder)
-        os.close(handle)
+def compilers() -> list[list[str]]:
+    """Commands to try in turn: what CXX names, the system's compilers, that of the Python package ziglang."""
+    system = [[name] for name in ("c++", "g++", "clang++") if shutil.which(name)]
+    return [*filter(None, [shlex.split(os.environ.get("CXX", ""))]), *system, *zig()]
+
+
+def zig() -> list[list[str]]:
+    """Its command, if it is installed."""
+    return [[sys.executable, "-m", "ziglang", "c++"]] if importlib.util.find_spec("ziglang") else []
+
+
+def flags_for_this_processor() -> list[str]:
+    if platform.machine().lower() in ("x86_64", "amd64"):
+        return ["-march=native"]
+    return [] if sys.platform == "darwin" else ["-mcpu=native"]  # Apple's compiler means its own processors anyway
+
+
+def compile_kernel(out: Path, flags: Sequence[str], commands: Sequence[Sequence[str]]) -> tuple[str, list[str]]:
+    """Write the library by the first of the compilers that can; returns its name, and why others could not."""
+    position = [] if out.suffix == ".dll" else ["-fPIC"]
+    marks = [f'-DKERNEL_VERSION="{version()}"', f"-I{FOLDER}", str(FOLDER / "kernel.cpp"), "-o", str(out)]
+    reasons: list[str] = []
+    for command in commands:
         try:
-            command = [compiler, *FLAGS, f"-I{FOLDER}", str(FOLDER / "kernel.cpp"), "-o", temporary]
-            subprocess.run(command, capture_output=True, check=True, timeout=300)
-            os.replace(temporary, path)
-        finally:
-            Path(temporary).unlink(missing_ok=True)
-    return path
+            _run([*command, *FLAGS, *position, *flags, *marks], out.parent)
+            return shlex.join(command), reasons
+        except (OSError, subprocess.SubprocessError) as error:
+            reasons.append(f"{shlex.join(command)}: {_reason(error)}")
+    raise NotCompiled("; ".join(reasons) or "there is no C++ compiler")
 
 
-def _processor() -> bytes:
-    """What -march=native depends on."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return f"{platform.machine()} {platform.processor()}".encode()
-    return "\n".join(
-        sorted({line for line in lines if line.startswith(("model name", "flags", "Features", "CPU"))})
-    ).encode()
+def _run(command: list[str], folder: Path) -> None:
+    """`folder`: for what zig keeps, some 100 MB that are of no use afterwards."""
+    caches = {"ZIG_GLOBAL_CACHE_DIR": str(folder), "ZIG_LOCAL_CACHE_DIR": str(folder)}
+    done = subprocess.run(command, capture_output=True, timeout=SECONDS, env={**caches, **os.environ})
+    if done.returncode == -signal.SIGINT:  # the terminal tells it to all
+        raise KeyboardInterrupt
+    done.check_returncode()
 
 
-def _cache_dir() -> Path:
-    """A folder to keep the library in; a new temporary one if the user's cannot be written."""
-    folder = Path(os.environ.get("TVAE_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-    folder = folder if "TVAE_CACHE_DIR" in os.environ else folder / "tvae"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError:
-        return Path(tempfile.mkdtemp(prefix="tvae-"))
-    return folder
+def _reason(error: Exception) -> str:
+    """What a compiler has said, as far as a line can hold it."""
+    if isinstance(error, subprocess.CalledProcessError):
+        lines = error.stderr.decode(errors="replace").splitlines()
+        telling = [line.strip() for line in lines if "error" in line] + lines
+        return telling[0][:200] if telling else f"exit code {error.returncode}"
+    return getattr(error, "strerror", None) or f"not done after {SECONDS} seconds"

@@ -3,7 +3,7 @@
 // Every layer is a sum of rows: in the first layer the rows whose latents are on, in the others the rows whose hidden
 // unit is not zero, times its value. A set of 64 inputs is a word, and the loop runs over the word's ones, so the cost
 // is proportional to what is on. Each data point is computed by one thread in one order: results do not depend on the
-// number of threads. Compiled by build.py, called through bindings.py.
+// number of threads. Compiled by build.py, loaded by loading.py, which hands in the version of the sources.
 
 #include "adam.hpp"
 #include "e_step.hpp"
@@ -13,6 +13,12 @@
 #include "threads.hpp"
 
 extern "C" {
+
+// What loading.py compares before it calls anything else.
+const char *kernel_version() { return KERNEL_VERSION; }
+void kernel_sizes(int64_t *sizes) {
+  for (const size_t size : {sizeof(Network), sizeof(EStepTask), sizeof(GradientTask), sizeof(AdamTask)}) *sizes++ = size;
+}
 
 void e_step_float(EStepTask *task) { run_e_step<float>(*task); }
 void e_step_double(EStepTask *task) { run_e_step<double>(*task); }

@@ -7,7 +7,7 @@ from ctypes import c_int64, c_void_p
 import torch
 from torch import Tensor
 
-from tvae.engines.native.bindings import kernel
+from tvae.engines.native.loading import kernel
 from tvae.engines.native.threads import n_threads_for
 
 

@@ -22,9 +22,8 @@ from tvae.engines.native.bindings import (
     Arguments,
     EStepTask,
     GradientTask,
-    kernel,
 )
-from tvae.engines.native.build import is_available
+from tvae.engines.native.loading import is_available, kernel
 from tvae.engines.native.threads import n_threads_for
 
 
