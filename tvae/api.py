@@ -10,21 +10,29 @@ The commands do the same with files, and keep a record of it in a run directory.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from hydra import compose, initialize_config_dir
+from hydra.errors import HydraException
 from numpy.typing import NDArray
+from omegaconf.errors import OmegaConfBaseException
 
-from tvae.core.errors import UserError
+from tvae.core.errors import UserError, refuse
 from tvae.data.image_file import Image, from_array, to_output
-from tvae.data.picture import Picture, check_content
+from tvae.data.picture import Picture, check_content, check_missing
 from tvae.options.checks import resolve
+from tvae.options.mistakes import one_line
 from tvae.options.schema import Config, conf_dir, register
 from tvae.run.session import train_in_memory
 
-# Options of the commands that are about files and run directories
-MEANINGLESS = ("noise", "missing", "clean", "mask", "run", "init_from", "data_dir", "restart")
+# Options of the commands that say which picture, are about files and run directories, or are arguments of the call
+MEANINGLESS = (
+    "dataset", "dataset.name", "image", "noise", "missing", "corruption_seed", "clean", "mask", "n_patches", "data_dir",
+    "run", "init_from", "restart", "seed", "restore_every", "picture_every", "checkpoint_seconds", "task",
+    "states.memmap",
+)  # fmt: skip
 
 
 def denoise(
@@ -37,49 +45,59 @@ def denoise(
 ) -> Any:
     """Remove noise of unknown strength from an image, learning from that image alone.
 
-    `image` (M, N) or, with `channel_axis`, (M, N, C): unsigned 8 or 16 bit, or floating point with NaN where a pixel is
-    missing; it is not modified. `rng`: seed or generator of all that is random, None for another result each time.
-    `overrides`: options as on the command line, for instance `["epochs=10", "dataset.patch_size=12"]`. Returns an array
-    of the same shape, dtype and range; with `return_uncertainty` also the posterior standard deviation, floating point
-    in the image's units.
+    `image` (M, N) or, with `channel_axis`, (M, N, C): unsigned 8 or 16 bit, or floating point; it is not modified.
+    Pixels that are NaN, or masked in a masked array, are missing and are filled in. `rng`: seed or generator of all
+    that is random, None for another result each time. `overrides`: options as on the command line, for instance
+    `["epochs=10", "dataset.patch_size=12"]`; those that an array cannot honour are refused. Returns an array of the
+    same shape, dtype and range; with `return_uncertainty` also the posterior standard deviation, floating point in the
+    image's units.
     """
-    return _restore(image, None, channel_axis, rng, overrides, return_uncertainty, keep_observed=False)
+    return _restore("denoise", image, None, channel_axis, rng, overrides, return_uncertainty)
 
 
 def inpaint(
     image: NDArray[Any],
-    mask: NDArray[Any],
+    mask: NDArray[Any] | None = None,
     *,
     channel_axis: int | None = None,
     rng: int | np.random.Generator | None = 0,
     overrides: Sequence[str] = (),
     return_uncertainty: bool = False,
 ) -> Any:
-    """Fill in the pixels of an image where `mask` (M, N) is nonzero, learning from the others; the rest is as above."""
-    return _restore(image, np.asarray(mask), channel_axis, rng, overrides, return_uncertainty, keep_observed=True)
+    """Fill in the pixels of an image where `mask` (M, N) is nonzero, learning from the others, which stay as they are.
+
+    Pixels that are NaN, or masked in a masked array, are missing as well; that none is missing is a mistake. With
+    `overrides=["keep_known=false"]` known pixels are denoised. The rest is as in `denoise`.
+    """
+    return _restore("inpaint", image, mask, channel_axis, rng, overrides, return_uncertainty)
 
 
 def _restore(
+    task: str,
     array: NDArray[Any],
     mask: NDArray[Any] | None,
     channel_axis: int | None,
     rng: int | np.random.Generator | None,
     overrides: Sequence[str],
     return_uncertainty: bool,
-    keep_observed: bool,
 ) -> Any:
-    array = np.asarray(array)
-    if isinstance(overrides, str):
-        overrides = [overrides]
+    array, masked = _unmasked(array)
     if array.ndim != (2 if channel_axis is None else 3):
         raise ValueError(f"an image of {array.ndim} dimensions; 2 are wanted, or 3 with channel_axis")
     last = array if channel_axis is None else np.moveaxis(array, channel_axis, -1)
     image = from_array(last)
+    if masked is not None:
+        marked = masked if channel_axis is None else np.any(masked, channel_axis)
+        image = replace(image, missing=np.asarray(marked if image.missing is None else marked | image.missing))
     seed = rng if isinstance(rng, (int, np.integer)) else int(np.random.default_rng(rng).integers(2**31))
-    config = _compose([*overrides, f"seed={seed}"])
-    picture = _picture(image, mask)
+    config = _compose([overrides] if isinstance(overrides, str) else overrides)
+    refuse(task == "denoise" and config.keep_known is True, "keep_known=true: is for inpaint")
+    config.task, config.seed = task, seed
+    picture = _picture(image, None if mask is None else np.ma.filled(mask, 1))
     check_content(picture.noisy, picture.missing, "the image")
-    found = train_in_memory(config, picture, keep_observed)
+    if task == "inpaint":
+        check_missing(picture.missing, "the image")
+    found = train_in_memory(config, picture)
 
     def back(pixels: np.ndarray) -> np.ndarray:
         if channel_axis is None:
@@ -92,14 +110,27 @@ def _restore(
 
 def _compose(overrides: Sequence[str]) -> Config:
     register()
-    with initialize_config_dir(conf_dir(), version_base="1.3"):
-        config = resolve(compose("config", ["dataset=file", "image=image", *overrides]))
-    for name in MEANINGLESS:
-        if getattr(config, name) != getattr(Config, name):
-            raise UserError(f"{name}={getattr(config, name)}: has no meaning for an array")
-    if config.states.memmap:
-        raise UserError("states.memmap=true: has no meaning without a run directory")
+    refused = [word for word in overrides if word.lstrip("+~").partition("=")[0].startswith(("hydra.", "hydra/"))]
+    refused += [word for word in overrides if word.lstrip("+~").partition("=")[0] in MEANINGLESS]
+    if refused:
+        raise UserError(*(f"{word}: has no meaning for an array" for word in refused))
+    try:
+        with initialize_config_dir(conf_dir(), version_base="1.3"):
+            config = resolve(compose("config", ["dataset=file", "image=image", *overrides]))
+    except (HydraException, OmegaConfBaseException) as error:
+        raise UserError(one_line(error)) from error
+    for name in ("noise", "missing"):  # which an experiment may bring along
+        value = getattr(config, name)
+        refuse(value is not None, f"{name}={value}: has no meaning for an array")
     return config
+
+
+def _unmasked(array: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any] | None]:
+    """An array without what is masked in it, and where that was; None: nothing was."""
+    if not np.ma.isMaskedArray(array):
+        return np.asarray(array), None
+    is_floating = np.issubdtype(array.dtype, np.floating)
+    return np.ma.filled(array, np.nan if is_floating else 0), np.ma.getmaskarray(array)
 
 
 def _picture(image: Image, mask: NDArray[Any] | None) -> Picture:

@@ -16,12 +16,17 @@ from tvae.run.session import train
 
 
 def denoise(config: Config, path: Path) -> dict[str, Any]:
-    """Train and restore in `path`, or restore from the run that `run` names; returns what metrics.json holds."""
+    """Train and restore in `path`, or restore from the run that `run` names; returns what metrics.json holds.
+
+    An alpha channel stays as it is, and transparent pixels are treated as any others; missing ones are filled in.
+    """
+    config.task = "denoise"
+    refuse(config.keep_known is True, "keep_known=true: is for inpaint; to denoise is to change known pixels")
     if config.run is not None:
-        return restore_run(config, path, keep_observed=False)
+        return restore_run(config, path)
     problem = "nothing to denoise: give image=FILE, or noise=LEVEL to add noise to the data set's picture"
     refuse(config.image is None and config.noise is None, problem)
-    return train(config, path, keep_observed=False)
+    return train(config, path)
 
 
 @hydra.main(version_base="1.3", config_path=conf_dir(), config_name="config")

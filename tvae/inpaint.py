@@ -16,9 +16,14 @@ from tvae.run.session import train
 
 
 def inpaint(config: Config, path: Path) -> dict[str, Any]:
-    """As `denoise`, but known pixels stay as they are, unless noise was added to them."""
+    """As `denoise`, but known pixels stay as they are, unless noise was added to them or `keep_known` is false.
+
+    Missing are the pixels that the mask marks, NaN in floating-point files, and fully transparent ones, which become
+    opaque. That none is missing is a mistake.
+    """
+    config.task = "inpaint"
     if config.run is not None:
-        return restore_run(config, path, keep_observed=None)
+        return restore_run(config, path)
     problem = "nothing to fill in: give image=FILE with mask=FILE, or missing=FRACTION to drop pixels"
     refuse(config.image is config.missing is config.mask is None, problem)
     return train(config, path)

@@ -79,19 +79,6 @@ def test_denoising_gains_and_the_run_directory_holds_the_pictures(command):
     assert {k: metrics("again")[k] for k in ("psnr", "ssim", "elbo")} == {k: found[k] for k in ("psnr", "ssim", "elbo")}
 
 
-def test_a_picture_that_changed_under_its_name_is_noticed(command):
-    write_image(Path("noisy.png"), NOISY.clip(0, 255).astype(np.uint8))
-    options = ["image=noisy.png", *FAST, "epochs=1", "hydra.run.dir=run"]
-    assert command("denoise", *options)[0] == 0
-    assert "finished already" in command("denoise", *options)[1]
-    write_image(Path("noisy.png"), NOISY[::-1].clip(0, 255).astype(np.uint8))
-    code, out = command("denoise", *options)
-    assert code == 2
-    assert "was made from other data" in out
-    code, out = command("denoise", *options, "restart=true")
-    assert code == 0, out
-
-
 def test_inpainting_beats_biharmonic_interpolation_and_keeps_known_pixels(command):
     write_image(Path("clean.png"), CLEAN)
     code, out = command("inpaint", "image=clean.png", "missing=0.5", *FAST, "epochs=40", "hydra.run.dir=run")

@@ -98,7 +98,7 @@ def test_a_session_in_memory_writes_nothing(picture, tmp_path, monkeypatch, capf
         image="image", dataset=ImageConfig(name="file", patch_size=4), restore_every=1, picture_every=1
     )
     n_threads = torch.get_num_threads()
-    restored = train_in_memory(config, picture, keep_observed=False)
+    restored = train_in_memory(config, picture)
     assert restored.pixels.shape == (24, 20, 1)
     assert np.isfinite(restored.pixels).all()
     assert list(tmp_path.rglob("*")) == []
@@ -112,7 +112,7 @@ def test_a_session_in_memory_does_what_one_with_a_directory_does(picture, tmp_pa
     RunDirectory(tmp_path, config, dataset.fingerprint()).release()
     found = []
     for path in (None, tmp_path):
-        session = Session(config, dataset, keep_observed=False, path=path)
+        session = Session(config, dataset, path)
         session.loop()
         found.append((session.finish(), session.record.restored.pixels))
     (in_memory, its_pixels), (in_directory, pixels) = found

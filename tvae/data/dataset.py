@@ -22,6 +22,7 @@ from tvae.core.source import Source
 from tvae.data.picture import Picture
 from tvae.data.whitening import Whitening
 
+TASKS = ("train", "denoise", "inpaint")
 EFFORTS = ("fast", "default", "best")
 
 
@@ -43,7 +44,7 @@ class Dataset:
             return self.made_of
         digest = hashlib.sha256()
         picture = self.picture
-        for part in (self.source.known_values(),) if picture is None else (picture.noisy, picture.missing):
+        for part in (self.source.known_values(),) if picture is None else picture.parts():
             if part is not None:
                 digest.update(np.ascontiguousarray(part).data)
         return digest.hexdigest()
@@ -78,12 +79,13 @@ class DatasetConfig:
 
     def problems(self, config: DataConfig) -> list[str]:
         """What is wrong with the options, a line each."""
+        residual, is_image = config.model.residual, "image" in self.takes
         given = {name: getattr(config, name) for name in ONLY_FOR_SOME if name not in self.takes}
         return [
             f"{name}={value}: {ONLY_FOR_SOME[name].format(self.name)}"
             for name, value in given.items()
-            if value is not None
-        ]
+            if value != getattr(DataConfig, name)
+        ] + [f"model.residual={residual}: dataset={self.name} is no image"] * (residual != "none" and not is_image)
 
 
 @dataclass
@@ -95,6 +97,10 @@ class DataConfig(FitConfig):
         None, "standard deviation of noise added to the image, in grey levels of 0..255", ge=0, lt=math.inf
     )
     missing: Optional[float] = option(None, "fraction of the image's pixels that is dropped", ge=0, lt=1)
+    task: str = option("train", "what was asked for; every command sets its own", choices=TASKS)
+    keep_known: Optional[bool] = option(
+        None, "known pixels of an incomplete image stay as they are; null: unless noise was added, never in denoise"
+    )
     effort: str = option("default", "how long an image may take, by choice of the open options", choices=EFFORTS)
     corruption_seed: int = option(0, "of noise and missing pixels; apart from the run's seed", ge=0)
     n_patches: Optional[int] = option(None, "patches of natural images to train on; null: 100,000", ge=1)
@@ -111,5 +117,5 @@ DataConfigT = TypeVar("DataConfigT", bound=DataConfig)
 # Options that only some data sets take, and what to say where one does not.
 ONLY_FOR_SOME = {
     "n_patches": "is for patches of natural images, not for dataset={}",
-    **dict.fromkeys(("noise", "missing", "image", "clean", "mask"), "dataset={} is no image"),
+    **dict.fromkeys(("noise", "missing", "image", "clean", "mask", "keep_known", "effort"), "dataset={} is no image"),
 }

@@ -32,6 +32,10 @@ class Image:
     alpha: np.ndarray | None = None  # (H, W) of the file's dtype: kept as it is
     missing: np.ndarray | None = None  # (H, W) bool; None: nothing is missing
 
+    def holes(self) -> np.ndarray | None:
+        """(H, W) bool: pixels that are fully transparent; None: there are none."""
+        return None if self.alpha is None or self.alpha.all() else self.alpha == 0
+
 
 def read_image(path: str | Path) -> Image:
     """The image in a file, or `UserError` with one line that names the file."""
@@ -81,6 +85,14 @@ def from_array(array: np.ndarray) -> Image:
     is_bounded = low >= 0 and high <= 1
     peak, low = (1.0, 0.0) if is_bounded else (high - low or 1.0, low)
     return Image(pixels, dtype, peak, low, is_bounded, array.ndim == 2, None, missing if missing.any() else None)
+
+
+def without_holes(image: Image) -> Image:
+    """The same with opaque pixels in place of fully transparent ones."""
+    if image.alpha is None:
+        return image
+    opaque = np.iinfo(image.dtype).max if image.dtype.kind == "u" else 1
+    return replace(image, alpha=np.where(image.alpha == 0, opaque, image.alpha).astype(image.dtype))
 
 
 def to_output(pixels: np.ndarray, image: Image) -> np.ndarray:

@@ -25,6 +25,11 @@ class Picture:
     missing: np.ndarray | None  # (H, W) bool; None: nothing is missing
     peak: float  # for PSNR and SSIM
 
+    def parts(self) -> tuple[np.ndarray | None, ...]:
+        """All that results follow from; None: there is no such part."""
+        clean = None if self.clean is self.image.pixels else self.clean  # else it is told by what it was corrupted to
+        return self.noisy, self.missing, self.image.alpha, clean
+
     @property
     def grey_range(self) -> float:
         """The range that noise is compared with: the type's, or without one that of block means, which noise spares.
@@ -54,6 +59,15 @@ def check_content(noisy: np.ndarray, missing: np.ndarray | None, source: str) ->
         raise UserError(f"{source}: all pixels are missing")
     if known.min() == known.max():
         raise UserError(f"{source}: all known pixels are equal, so there is nothing to learn")
+
+
+def check_missing(missing: np.ndarray | None, source: str) -> None:
+    """Where pixels are to be filled in, some have to be missing."""
+    if missing is None:
+        raise UserError(
+            f"{source}: no pixel is missing, so there is nothing to fill in (a mask is nonzero where one is; its alpha "
+            "channel does not count)"
+        )
 
 
 def read_mask(path: str, image: Image) -> np.ndarray:

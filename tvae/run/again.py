@@ -9,6 +9,7 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 
 from tvae.core.errors import UserError, refuse
+from tvae.data.picture import check_missing
 from tvae.options.checks import read_config
 from tvae.options.recipe import prepare
 from tvae.options.schema import FREE, Config
@@ -16,23 +17,32 @@ from tvae.run.connection import join
 from tvae.run.files import CONFIG
 from tvae.run.initialise import load_run, resume
 from tvae.run.record import RestoredRecord
-from tvae.run.run_directory import claimed, read_metrics
+from tvae.run.run_directory import claimed, data_problem, read_metrics
 from tvae.run.session import Session
 
 log = logging.getLogger("tvae.train")
 
 
-def restore_run(config: Config, path: Path, keep_observed: bool | None) -> dict[str, Any]:
-    """Read configuration and checkpoint of `config.run`, restore, and write the pictures to `path`."""
+def restore_run(config: Config, path: Path) -> dict[str, Any]:
+    """Read configuration and checkpoint of `config.run`, restore, and write the pictures to `path`.
+
+    It need not have been asked for the same: what was denoised can be filled in, if pixels were missing.
+    """
     assert config.run is not None
     ranks, source = join(), Path(config.run)
     theirs = _read_source(source, path)
     saved = load_run(source, ranks, "run")
     theirs.states.memmap = False
     theirs.device, theirs.threads, theirs.data_dir = config.device, config.threads, config.data_dir
+    theirs.keep_known = config.task == "inpaint" and theirs.noise is None
     theirs, dataset = ranks.in_turn(lambda: prepare(theirs))
-    refuse(dataset.picture is None, f"run={source}: was trained on {theirs.dataset.name}, which is no image")
-    session = Session(theirs, dataset, keep_observed, None, ranks)
+    if dataset.picture is None:
+        raise UserError(f"run={source}: was trained on {theirs.dataset.name}, which is no image")
+    changed = data_problem(source, theirs, dataset.fingerprint())
+    refuse(changed is not None, f"run={source}: {changed}; train on it anew")
+    if config.task == "inpaint":
+        check_missing(dataset.picture.missing, f"run={source}")
+    session = Session(theirs, dataset, None, ranks)
     resume(session.fit, saved)
     with claimed(path, config, dataset.fingerprint(), ranks):
         if ranks.is_leader:

@@ -22,7 +22,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from tvae.core.errors import UserError
+from tvae.core.errors import UserError, refuse
 from tvae.data.atomic import NO_ROOM
 from tvae.options.checks import resolve
 from tvae.options.mistakes import explain, one_line
@@ -70,6 +70,9 @@ def _run(task: Callable[[Config, Path], object], cfg: DictConfig) -> None:
         log_to_terminal(f"{path.name}: " if _is_joblib() else "")
         with ranks.sharing_failures():
             config = resolve(cfg)
+            refuse(
+                config.task != Config.task, f"task={config.task}: is for a command to set; python -m tvae.{config.task}"
+            )
             config.threads = config.threads or threads_of_job()
             config.restart = config.restart and is_first_attempt()  # else it would throw away what that one has saved
             task(config, _shared(path, ranks))

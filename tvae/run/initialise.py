@@ -14,9 +14,8 @@ from tvae.core.units import Units
 from tvae.data.dataset import Dataset
 from tvae.options.schema import Config
 from tvae.run.checkpoint import Part, Saved, copy_rows, load_newest, shape_of
-from tvae.run.files import FINGERPRINT
 from tvae.run.ranks import Ranks
-from tvae.run.run_directory import read_metrics
+from tvae.run.run_directory import read_fingerprint, read_metrics
 from tvae.run.sealed import DamagedCheckpoint, understood
 from tvae.run.setup import units_for
 
@@ -88,7 +87,7 @@ def start_from_run(fit: Fit, directory: Path, fingerprint: str) -> None:
     fit.model.pi.copy_(source.pi)
     if type(source.likelihood) is type(fit.model.likelihood):
         fit.model.likelihood.load_state_dict(source.likelihood.state_dict())
-    if not (directory / FINGERPRINT).is_file() or (directory / FINGERPRINT).read_text().strip() != fingerprint:
+    if read_fingerprint(directory) != fingerprint:
         log.warning("init_from=%s: other data, so only its parameters are taken over", directory)
     elif shape_of(parts, "states") != (fit.points.n_points, *fit.points.sets.tensor.shape[1:]):
         log.warning("init_from=%s: another number of states, so only its parameters are taken over", directory)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,9 +33,13 @@ class Busy(UserError):
 
 
 class RunDirectory:
-    def __init__(self, path: Path, config: Config, fingerprint: str):
-        """Claim `path` for `config` on the data with this fingerprint, or raise `UserError`."""
+    def __init__(self, path: Path, config: Config, fingerprint: str, given: Config | None = None):
+        """Claim `path` for `config` on the data with this fingerprint, or raise `UserError`.
+
+        `given`: the configuration before the recipe has chosen what was left open in it.
+        """
         self.path = path
+        self._chosen = _differing(flat(config), flat(config if given is None else given))
         self._handle: int | None = None
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -89,7 +94,7 @@ class RunDirectory:
         theirs_path = self.path / CONFIG
         if not theirs_path.exists():
             for target in self._outputs():
-                if target.name == FINGERPRINT and target.is_file() and target.read_text().strip() == fingerprint:
+                if target.name == FINGERPRINT and read_fingerprint(self.path) == fingerprint:
                     continue  # the first thing a run writes: it was killed before the second
                 if target.is_file() or (target.is_dir() and any(target.iterdir())):
                     raise UserError(f"{self.path}: holds a {target.name} that is no run's; name another hydra.run.dir")
@@ -101,25 +106,50 @@ class RunDirectory:
         if config.restart:
             return
         mine = flat(config)
-        differing = [key for key in sorted({*mine, *theirs}) if mine.get(key) != theirs.get(key) and key not in FREE]
-        if differing:
+        differing = [key for key in _differing(mine, theirs) if key not in FREE]
+        changed = data_problem(self.path, config, fingerprint)
+        given = [key for key in differing if key not in self._chosen]
+        if changed and not given:
+            raise UserError(f"{self.path}: {changed}; name another hydra.run.dir, or restart=true to start over")
+        if differing := given or differing:  # what the recipe makes of it need not be told
             what = ", ".join(f"{key}={theirs.get(key)} there, {mine.get(key)} here" for key in differing[:5])
             more = f" and {len(differing) - 5} more" if len(differing) > 5 else ""
             raise UserError(
                 f"{self.path}: belongs to another configuration ({what}{more}); "
                 "name another hydra.run.dir, or restart=true to start over"
             )
-        if (self.path / FINGERPRINT).read_text().strip() != fingerprint:
-            raise UserError(
-                f"{self.path}: was made from other data, though the options are the same (has a file changed?); "
-                "name another hydra.run.dir, or restart=true to start over"
-            )
+
+
+def _differing(mine: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
+    """Names of the options that are not the same in two configurations."""
+    return [name for name in sorted({*mine, *theirs}) if mine.get(name) != theirs.get(name)]
+
+
+def read_fingerprint(path: Path) -> str | None:
+    """Of the data of the run in `path`; None if it cannot be read."""
+    try:
+        found = (path / FINGERPRINT).read_text("ascii").strip()
+    except (OSError, ValueError):
+        return None
+    return found if re.fullmatch("[0-9a-f]{64}", found) else None
+
+
+def data_problem(path: Path, config: Config, fingerprint: str) -> str | None:
+    """What to say if the run in `path` was not made from the data with this fingerprint."""
+    theirs = read_fingerprint(path)
+    if theirs == fingerprint:
+        return None
+    if theirs is None:
+        return f"its {FINGERPRINT} cannot be read, so it is not known whether the data are still the same"
+    files = [f"{name}={getattr(config, name)}" for name in ("image", "mask", "clean") if getattr(config, name)]
+    what = "picture has" if "image" in config.dataset.takes else "data have"
+    return f"the {what} changed since that run ({', '.join(files) or f'dataset={config.dataset.name}'})"
 
 
 @contextmanager
-def claimed(path: Path, config: Config, fingerprint: str, ranks: Ranks) -> Iterator[None]:
-    """Within, the directory is this run's and no other's, and all ranks see it."""
-    directory = RunDirectory(path, config, fingerprint) if ranks.is_leader else None
+def claimed(path: Path, config: Config, fingerprint: str, ranks: Ranks, given: Config | None = None) -> Iterator[None]:
+    """Within, the directory is this run's and no other's, and all ranks see it; `given`: see `RunDirectory`."""
+    directory = RunDirectory(path, config, fingerprint, given) if ranks.is_leader else None
     try:
         check_directory(path, ranks)
         yield

@@ -48,38 +48,36 @@ log = logging.getLogger("tvae.train")
 def train(
     config: Config,
     path: Path,
-    keep_observed: bool | None = None,
     stops_early: Callable[[Epoch], bool] = lambda epoch: False,
 ) -> dict[str, Any]:
     """Train in the run directory `path`, or resume what was begun there; returns what metrics.json holds.
 
-    `keep_observed`: of an incomplete image, restore only the missing pixels; None: unless noise was added.
     `stops_early`: asked after every epoch, and ends the run like an interruption.
     """
     ranks = join()
     refuse(config.run is not None, f"run={config.run}: is for tvae.denoise and tvae.inpaint")
-    config, dataset = ranks.in_turn(lambda: prepare(config))
+    given, (config, dataset) = config, ranks.in_turn(lambda: prepare(config))
     fingerprint = dataset.fingerprint()
     check_source(config, dataset, path)
     check_ranks(config, dataset, fingerprint, ranks)
-    with claimed(path, config, fingerprint, ranks):
+    with claimed(path, config, fingerprint, ranks, given):
         (done, *_) = ranks.gather(read_metrics(path))
         if done is not None and done.get("status") == "finished":
             log.info("%s is finished already; restart=true starts over", path)
             return done
         with log_to_file(path / LOG) if ranks.is_leader else nullcontext():
-            session = Session(config, dataset, keep_observed, path, ranks)
+            session = Session(config, dataset, path, ranks)
             session.resume(fingerprint)
             session.loop(stops_early)
             return session.finish()
 
 
-def train_in_memory(config: Config, picture: Picture, keep_observed: bool) -> Restored:
+def train_in_memory(config: Config, picture: Picture) -> Restored:
     """Train on a picture and restore it; nothing is written."""
     n_threads = torch.get_num_threads()
     try:
         config, dataset = prepare(config, picture)
-        session = Session(config, dataset, keep_observed)
+        session = Session(config, dataset)
         session.loop()
         session.finish()
     finally:
@@ -95,12 +93,10 @@ class Session:
         self,
         config: Config,
         dataset: Dataset,
-        keep_observed: bool | None = None,
         path: Path | None = None,
         ranks: Ranks = Ranks(),  # noqa: B008
     ):
         self.config, self.dataset, self.path, self.ranks = config, dataset, path, ranks
-        self.keep_observed = config.noise is None if keep_observed is None else keep_observed
         if ranks.is_leader:
             tell_memory(config, dataset)
         self.fit = make_fit(config, dataset, path, ranks)
@@ -173,7 +169,12 @@ class Session:
         assert options.patch_size is not None
         assert options.train_stride is not None
         plan = Plan(
-            options.patch_size, options.train_stride, options.stride, options.average, n_rounds, self.keep_observed
+            options.patch_size,
+            options.train_stride,
+            options.stride,
+            options.average,
+            n_rounds,
+            bool(self.config.keep_known),
         )
         return restore(self.fit, picture, plan)
 
@@ -182,7 +183,7 @@ class Session:
         picture, config = self.dataset.picture, self.config
         if picture is None or config.model.residual == "none":
             return restored
-        return refine_restored(picture, restored, self.keep_observed, config.effort, config.seed, self.ranks)
+        return refine_restored(picture, restored, bool(config.keep_known), config.effort, config.seed, self.ranks)
 
     def _look(self) -> Restored | None:
         """The picture as of now, where its quality is recorded."""

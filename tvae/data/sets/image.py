@@ -10,6 +10,7 @@ Small images get fewer latents and more epochs, large ones are thinned out for t
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import dataclass, replace
 from typing import Optional
@@ -19,12 +20,14 @@ import numpy as np
 from tvae.core.errors import UserError
 from tvae.core.fields import option
 from tvae.data.dataset import DataConfig, DataConfigT, Dataset, DatasetConfig
-from tvae.data.image_file import Image, read_image
+from tvae.data.image_file import Image, read_image, without_holes
 from tvae.data.named import read_named
 from tvae.data.noise_level import diagonal_details
 from tvae.data.patch_source import PatchSource
 from tvae.data.patches import AVERAGES
-from tvae.data.picture import Picture, add_noise, check_content, drop_pixels, read_mask, size_of
+from tvae.data.picture import Picture, add_noise, check_content, check_missing, drop_pixels, read_mask, size_of
+
+log = logging.getLogger(__name__)
 
 PATCHES_MAX = 150_000  # more than that are thinned out for training; restoration takes them all
 N_VISITS = 2_500_000  # of data points, in all epochs: 40 epochs of a 256x256 image
@@ -37,7 +40,7 @@ STRIDE_OF_FIRST = {"fast": 3, "default": 2, "best": 1}
 class ImageConfig(DatasetConfig):
     names = ("house", "barbara", "castle", "camera", "file")
     schema = "image"
-    takes = ("noise", "missing", "image", "clean", "mask")
+    takes = ("noise", "missing", "image", "clean", "mask", "keep_known", "effort")
 
     name: str = option("", "the picture, or file: the one in `image`", choices=names)
     patch_size: Optional[int] = option(None, "pixels along a side of a patch; null: by the noise", ge=1)
@@ -51,6 +54,9 @@ class ImageConfig(DatasetConfig):
         """The picture to be restored, and what is known about it."""
         image = read_named(self.name, config.data_dir) if config.image is None else read_image(config.image)
         missing = _missing(config, image)
+        if config.task == "inpaint":
+            check_missing(missing, config.mask or config.image or self.name)
+            image = without_holes(image)
         clean, peak = _clean(config, image)
         noisy = image.pixels
         if config.noise is not None:
@@ -75,6 +81,7 @@ class ImageConfig(DatasetConfig):
             model=replace(config.model, n_latents=n_latents),
             lr=replace(config.lr, max=config.lr.max or (0.005 if noise > 10 else 0.0025)),
             epochs=config.epochs or _epochs(config, n_points),
+            keep_known=_keeps_known(config) if config.keep_known is None else config.keep_known,
         )
 
     def make(self, config: DataConfig, opened: Picture) -> Dataset:
@@ -113,9 +120,22 @@ def _stride_of_first(config: DataConfig) -> int:
     return 1 if config.model.residual == "none" else STRIDE_OF_FIRST[config.effort]
 
 
+def _keeps_known(config: DataConfig) -> bool:
+    return config.noise is None and config.task != "denoise"
+
+
 def _missing(config: DataConfig, image: Image) -> np.ndarray | None:
-    """(H, W) bool: pixels that are NaN in the file, marked in the mask, or dropped; None: there are none."""
+    """(H, W) bool: pixels that are NaN in the file, marked in the mask, or dropped; None: there are none.
+
+    To fill in a picture is also to fill in what is transparent; to denoise it is not.
+    """
     masks = [] if image.missing is None else [image.missing]
+    holes = image.holes()
+    if holes is not None and config.task == "inpaint":
+        log.info("%d pixels are transparent: they count as missing, and will be opaque", holes.sum())
+        masks.append(holes)
+    elif holes is not None:
+        log.info("%d pixels are transparent: they are treated as any others, and stay transparent", holes.sum())
     if config.mask is not None:
         masks.append(read_mask(config.mask, image))
     if config.missing is not None:
