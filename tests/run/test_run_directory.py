@@ -7,7 +7,11 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from tests.conftest import small_config
 from tests.processes import LONG, SMALL, metrics, start, wait_until
+from tvae.data.sets.image import ImageConfig
+from tvae.options.checks import read_config
+from tvae.run.run_directory import RunDirectory
 
 
 @pytest.fixture
@@ -127,3 +131,10 @@ def test_two_runs_cannot_share_a_directory(call):
     finally:
         process.kill()
         process.join()
+
+
+def test_paths_in_a_configuration_are_read_as_they_were_written(tmp_path):
+    config = small_config(image="${seed} (1).png", dataset=ImageConfig(name="file"), init_from="\\${x}")
+    for _ in range(2):  # the second time it is its own directory
+        RunDirectory(tmp_path, config, "0").release()
+    assert read_config(tmp_path / "config.yaml") == config

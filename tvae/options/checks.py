@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import difflib
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from tvae.core.errors import UserError
 from tvae.data.sets import DATASETS
+from tvae.options.paths_as_typed import change_paths
 from tvae.options.placement import choose_device, device_problems, threads_problems
 from tvae.options.schema import Config
 
@@ -30,6 +32,7 @@ def resolve(cfg: DictConfig) -> Config:
         raise UserError(*problems, *missing)
     config = OmegaConf.to_object(cfg)
     assert isinstance(config, Config)
+    change_paths(config, os.path.expanduser)
     if config.image is not None and "image" in config.dataset.takes:
         config.dataset.name = "file"
     out_of_range = _out_of_range(config, "")

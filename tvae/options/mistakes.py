@@ -10,12 +10,13 @@ from pathlib import Path
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import HydraException
+from hydra.errors import HydraException, OverrideParseException
 from omegaconf.errors import OmegaConfBaseException
 
 from tvae.core.errors import Failure, UserError
 from tvae.data.atomic import NO_ROOM
 from tvae.options.checks import did_you_mean, resolve
+from tvae.options.paths_as_typed import how_to_quote, is_sweep
 from tvae.options.schema import Config, conf_dir
 
 KILLED = (
@@ -56,7 +57,7 @@ def _composition_problems(error: Exception) -> list[str]:
                 compose("config", [*searched, *accepted, override])
                 accepted.append(override)
             except Exception as wrong:
-                problems.append(f"{override}: {one_line(wrong)}{_hint(override)}")
+                problems.append(f"{override}: {one_line(wrong)}{_hint(override, wrong)}")
         try:
             resolve(compose("config", searched + [o for o in accepted if not o.startswith("hydra")]))
         except UserError as found:
@@ -83,10 +84,12 @@ def _values(override: str) -> list[str]:
         return [override]
 
 
-def _hint(override: str) -> str:
+def _hint(override: str, wrong: Exception) -> str:
     key, _, value = override.partition("=")
     if key == "hydra/launcher" and value.startswith(("joblib", "submitit", "slurm")):
         return f"; is it installed? pip install '.[{'joblib' if value == 'joblib' else 'slurm'}]'"
+    if is_sweep(sys.argv[1:]) and isinstance(wrong, OverrideParseException):
+        return how_to_quote(override)
     return did_you_mean(key, [f.name for f in fields(Config)])
 
 

@@ -23,6 +23,10 @@ from tvae.data.sets import KINDS
 
 @dataclass
 class Config(DataConfig):
+    output: Optional[str] = option(
+        None, "denoise and inpaint: file for the restored picture; its ending tells the kind", changes_result=False
+    )
+    overwrite: bool = option(False, "write `output` even if it exists", changes_result=False)
     run: Optional[str] = option(None, "denoise and inpaint: run directory to restore from, instead of training")
     precision: str = option("float32", "of all computation", choices=("float32", "float64"))
     device: str = option("auto", "auto, cpu, cuda, cuda:N or mps", changes_result=False)

@@ -12,7 +12,7 @@ import string
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
@@ -26,6 +26,7 @@ from tvae.core.errors import UserError, refuse
 from tvae.data.atomic import NO_ROOM
 from tvae.options.checks import resolve
 from tvae.options.mistakes import explain, one_line
+from tvae.options.paths_as_typed import as_typed
 from tvae.options.placement import local_rank, local_size, n_cores, rank_here
 from tvae.options.schema import Config, register
 from tvae.run.connection import is_first_attempt, join, leave, n_joined, wait_until_told
@@ -116,8 +117,8 @@ def threads_of_job() -> int | None:
     return max(1, n_cores() // (n_jobs if n_jobs > 0 else n_cores()))
 
 
-def launch(job: Callable[[], None]) -> None:
-    """Start a `hydra.main` function from the command line."""
+def launch(job: Callable[[], None], shorthand: Sequence[str] = ()) -> None:
+    """Start a `hydra.main` function from the command line; `shorthand`: options that bare words stand for."""
     show_traceback = os.environ.get("HYDRA_FULL_ERROR") == "1"
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra hands its exceptions on, instead of printing and exiting with 1
     log_to_terminal()
@@ -126,6 +127,7 @@ def launch(job: Callable[[], None]) -> None:
         failures = Path(folder) / "failures"
         os.environ[FAILURES], os.environ[LAUNCHED_BY] = str(failures), str(os.getpid())
         try:
+            sys.argv[1:] = as_typed(sys.argv[1:], shorthand)
             job()
             leave()
         except KeyboardInterrupt:

@@ -22,6 +22,7 @@ from tvae.core.errors import UserError, refuse
 from tvae.data.atomic import write_atomically
 from tvae.data.dataset import Dataset
 from tvae.options.checks import flat, read_config
+from tvae.options.paths_as_typed import as_written
 from tvae.options.placement import choose_device
 from tvae.options.schema import FREE, Config
 from tvae.run.files import CONFIG, FIGURE_DIR, FINGERPRINT, IN_FOLDERS, METRICS, NAMED, PARTS, PATTERNS
@@ -50,7 +51,7 @@ class RunDirectory:
             (path / FIGURE_DIR).mkdir(exist_ok=True)
             if not (path / CONFIG).exists():
                 write_atomically(path / FINGERPRINT, f"{fingerprint}\n".encode())
-                write_atomically(path / CONFIG, OmegaConf.to_yaml(config).encode())
+                write_atomically(path / CONFIG, OmegaConf.to_yaml(as_written(config)).encode())
         except OSError as error:
             self.release()
             raise UserError(f"{path}: cannot be used as run directory ({error.strerror})") from error
