@@ -13,7 +13,8 @@ from PIL import Image as Pillow
 from PIL import ImageOps
 
 from tvae.core.errors import UserError
-from tvae.data.image_codec import decode, encode
+from tvae.data.image_codec import decode
+from tvae.data.image_encoding import encode
 
 RNG = np.random.default_rng(0)
 GREY = RNG.integers(0, 256, (8, 9), dtype=np.uint8)

@@ -1,7 +1,7 @@
-"""The bytes of PNG, JPEG and TIFF files, decoded and encoded through imageio with its Pillow and tifffile plugins.
+"""The bytes of picture files, decoded through imageio with its Pillow and tifffile plugins.
 
-Two things imageio cannot do. Its Pillow plugin reads 16-bit colour PNG as 8 bit and cannot write it: imagecodecs does
-both. Its tifffile plugin reports neither axes nor thumbnails: `_decode_tiff` asks tifffile itself.
+Two things imageio cannot do. Its Pillow plugin reads 16-bit colour PNG as 8 bit: imagecodecs does it. Its tifffile
+plugin reports neither axes nor thumbnails: `_decode_tiff` asks tifffile itself.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 JPEG_SIGNATURE = b"\xff\xd8\xff"
 TIFF_SIGNATURES = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 PNG_BIT_DEPTH = 24  # the byte that holds the bits per channel
-JPEG_QUALITY = 95
 # Pillow's modes that are read, and the mode each is read as, without and with a transparent colour
 OPAQUE = {"1": "L", "L": "L", "LA": "LA", "P": "RGB", "RGB": "RGB", "RGBA": "RGBA"}
 TRANSPARENT = {**OPAQUE, "L": "LA", "P": "RGBA", "RGB": "RGBA"}
@@ -128,26 +127,3 @@ def _silenced(*names: str) -> Iterator[None]:
     finally:
         for logger, level in before.items():
             logger.setLevel(level)
-
-
-def encode(array: np.ndarray, ending: str) -> bytes:
-    """The content of a file that holds (H, W) or (H, W, 1 to 4); its name's ending tells the format."""
-    kind, n_channels = ending.lower(), array.shape[2] if array.ndim == 3 else 1
-    flat = array.reshape(array.shape[:2]) if n_channels == 1 else array
-    if kind in (".tif", ".tiff"):
-        return iio.imwrite(
-            "<bytes>",
-            array,
-            plugin="tifffile",
-            extension=kind,
-            photometric="rgb" if n_channels > 2 else "minisblack",
-            planarconfig="contig" if n_channels > 1 else None,
-            extrasamples=["unassalpha"] if n_channels in (2, 4) else None,
-        )
-    if kind == ".png" and array.dtype == np.uint16 and n_channels <= 4:
-        return bytes(imagecodecs.png_encode(np.ascontiguousarray(flat)))
-    if kind == ".png" and array.dtype == np.uint8 and n_channels <= 4:
-        return iio.imwrite("<bytes>", flat, plugin="pillow", extension=kind)
-    if kind in (".jpg", ".jpeg") and array.dtype == np.uint8 and n_channels in (1, 3):
-        return iio.imwrite("<bytes>", flat, plugin="pillow", extension=kind, quality=JPEG_QUALITY)
-    raise UserError(f"such a file cannot hold {array.dtype} pixels of shape {array.shape}")

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
-from tvae.core.errors import UserError
+from tvae.core.errors import UserError, refuse
 from tvae.data.atomic import write_atomically
-from tvae.data.image_codec import decode, encode
+from tvae.data.image_codec import decode
+from tvae.data.image_encoding import KINDS, encode, holds_type
 
 DTYPES = ("uint8", "uint16", "float16", "float32", "float64")
 
@@ -106,11 +107,24 @@ def to_output(pixels: np.ndarray, image: Image) -> np.ndarray:
 
 
 def to_png(pixels: np.ndarray, image: Image) -> np.ndarray:
-    """As `to_output`, but floating point becomes 8 bit, with `image`'s range as 0..255: what a PNG file can hold."""
-    if image.dtype.kind == "u":
-        return to_output(pixels, image)
+    """As `to_output`, but what a PNG file cannot hold becomes 8 bit, as on a screen."""
+    return to_output(pixels, image) if holds_type(".png", image.dtype) else to_screen(pixels, image)
+
+
+def to_screen(pixels: np.ndarray, image: Image) -> np.ndarray:
+    """(H, W, C) float -> 8 bit, with `image`'s range as 0..255, without alpha."""
     shown = np.rint(((pixels - image.low) / image.peak * 255).clip(0, 255)).astype(np.uint8)
     return shown[..., 0] if shown.shape[-1] == 1 else shown
+
+
+def in_kind(pixels: np.ndarray, image: Image, ending: str) -> np.ndarray:
+    """(H, W, C) float -> what a file with this ending can hold of it: as `to_output`, else as `to_screen`."""
+    is_exact = holds_type(ending, image.dtype)
+    array = to_output(pixels, image) if is_exact else to_screen(pixels, image)
+    n_channels = 1 if array.ndim == 2 else array.shape[2]
+    is_held = n_channels in KINDS[ending].n_channels and (is_exact or image.alpha is None)
+    refuse(not is_held, f"a {ending} file cannot hold this picture's alpha channel; a .tif file can")
+    return array
 
 
 def write_image(path: Path, array: np.ndarray) -> None:

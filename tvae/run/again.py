@@ -17,6 +17,7 @@ from tvae.run.connection import join
 from tvae.run.files import CONFIG
 from tvae.run.initialise import load_run, resume
 from tvae.run.record import RestoredRecord
+from tvae.run.result import check_output, deliver
 from tvae.run.run_directory import claimed, data_problem, read_metrics
 from tvae.run.session import Session
 
@@ -42,6 +43,8 @@ def restore_run(config: Config, path: Path) -> dict[str, Any]:
     refuse(changed is not None, f"run={source}: {changed}; train on it anew")
     if config.task == "inpaint":
         check_missing(dataset.picture.missing, f"run={source}")
+    if ranks.is_leader:
+        check_output(config, path, dataset.picture)
     session = Session(theirs, dataset, None, ranks)
     resume(session.fit, saved)
     with claimed(path, config, dataset.fingerprint(), ranks):
@@ -49,6 +52,8 @@ def restore_run(config: Config, path: Path) -> dict[str, Any]:
             of_run = read_metrics(source) or {}
             session.record = RestoredRecord(path, theirs, session.fit, dataset, of_run, source)
         metrics = session.finish()
+        if ranks.is_leader:
+            deliver(config, path, dataset.picture)
     log.info("restored from epoch %d of %s; results in %s", session.fit.epoch, source, path)
     return metrics
 

@@ -32,6 +32,7 @@ from tvae.options.schema import Config, register
 from tvae.run.connection import is_first_attempt, join, leave, n_joined, wait_until_told
 from tvae.run.logs import log_to_terminal
 from tvae.run.ranks import LostRank, Ranks
+from tvae.run.result import tell_result
 from tvae.run.signals import LAUNCHED_BY, Interrupted, at_work, end_with_launcher
 
 NAME_MAX = 150  # characters of a run's directory name, before the rest is replaced by a hash
@@ -76,7 +77,10 @@ def _run(task: Callable[[Config, Path], object], cfg: DictConfig) -> None:
             )
             config.threads = config.threads or threads_of_job()
             config.restart = config.restart and is_first_attempt()  # else it would throw away what that one has saved
-            task(config, _shared(path, ranks))
+            path = _shared(path, ranks)
+            task(config, path)
+        if ranks.is_leader:
+            tell_result(config, path)
     except Exception as error:
         is_known_to_all = n_joined() <= 1 or getattr(error, "is_shared", False)
         if is_multirun and is_known_to_all and not isinstance(error, (Interrupted, LostRank)):

@@ -7,14 +7,15 @@ from pathlib import Path
 
 import numpy as np
 
+from tvae.data.image_encoding import holds_type
 from tvae.data.image_file import to_output, to_png, write_image
 from tvae.data.picture import Picture
 from tvae.restore.restoration import Restored
 
 
 def _restored_as_it_was(picture: Picture, restored: Restored) -> np.ndarray | None:
-    """Floating point, which a PNG cannot hold."""
-    return to_output(restored.pixels, picture.image) if picture.image.dtype.kind == "f" else None
+    """Floating point, and whatever else a PNG cannot hold."""
+    return None if holds_type(".png", picture.image.dtype) else to_output(restored.pixels, picture.image)
 
 
 def _shown_uncertainty(picture: Picture, restored: Restored) -> np.ndarray:

@@ -38,6 +38,7 @@ from tvae.run.logs import log_to_file
 from tvae.run.progress import progress, summary
 from tvae.run.ranks import LostRank, Ranks
 from tvae.run.record import Record, WrittenRecord
+from tvae.run.result import check_output, deliver, is_complete
 from tvae.run.run_directory import check_ranks, claimed, read_metrics
 from tvae.run.setup import make_fit
 from tvae.run.signals import Interrupted, Stop, StoppedEarly, queue_again, stop_on_signal
@@ -60,16 +61,24 @@ def train(
     fingerprint = dataset.fingerprint()
     check_source(config, dataset, path)
     check_ranks(config, dataset, fingerprint, ranks)
+    if ranks.is_leader:
+        check_output(config, path, dataset.picture)
     with claimed(path, config, fingerprint, ranks, given):
-        (done, *_) = ranks.gather(read_metrics(path))
-        if done is not None and done.get("status") == "finished":
+        (done, is_kept), *_ = ranks.gather((read_metrics(path), is_complete(path, dataset.picture)))
+        is_finished = done is not None and done.get("status") == "finished"
+        if is_finished and is_kept:
             log.info("%s is finished already; restart=true starts over", path)
-            return done
-        with log_to_file(path / LOG) if ranks.is_leader else nullcontext():
-            session = Session(config, dataset, path, ranks)
-            session.resume(fingerprint)
-            session.loop(stops_early)
-            return session.finish()
+        else:
+            with log_to_file(path / LOG) if ranks.is_leader else nullcontext():
+                session = Session(config, dataset, path, ranks)
+                session.resume(fingerprint)
+                if not is_finished:  # else its picture has gone, and is made again
+                    session.loop(stops_early)
+                done = session.finish()
+        if ranks.is_leader:
+            deliver(config, path, dataset.picture)
+        assert done is not None
+        return done
 
 
 def train_in_memory(config: Config, picture: Picture) -> Restored:

@@ -1,0 +1,81 @@
+"""Where a user finds the restored picture: in the run directory, and where `output=PATH` says."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from tvae.core.errors import UserError, refuse
+from tvae.data.atomic import write_atomically
+from tvae.data.image_encoding import KINDS, encode, holds_type
+from tvae.data.image_file import in_kind, read_image
+from tvae.data.picture import Picture
+from tvae.options.schema import Config
+from tvae.run.files import NAMED
+
+log = logging.getLogger("tvae.train")
+
+SHOWN, EXACT = "restored.png", "restored.tiff"  # the second one where a PNG file cannot hold the values
+
+
+def result_file(path: Path) -> Path | None:
+    """The restored picture in a run directory, with the values that it has; None: there is none."""
+    return next((path / name for name in (EXACT, SHOWN) if (path / name).is_file()), None)
+
+
+def is_complete(path: Path, picture: Picture | None) -> bool:
+    """Whether a finished run's picture is there, if there is one."""
+    if picture is None:
+        return True
+    names = (SHOWN,) if holds_type(".png", picture.image.dtype) else (SHOWN, EXACT)
+    return all((path / name).is_file() for name in names)
+
+
+def check_output(config: Config, path: Path, picture: Picture | None) -> None:
+    """Before anything is done for it: raise `UserError` if `output` cannot be written. `path`: the run directory."""
+    if config.output is None:
+        return
+    target, what = Path(config.output), f"output={config.output}"
+    if picture is None:
+        raise UserError(f"{what}: dataset={config.dataset.name} is no image")
+    ending = target.suffix.lower()
+    refuse(ending not in KINDS, f"{what}: the ending tells the kind of file, which can be {', '.join(KINDS)}")
+    refuse(target.is_dir(), f"{what}: is a folder; name a file in it")
+    refuse(not target.parent.is_dir(), f"{what}: there is no folder {target.parent}")
+    in_kind(picture.noisy, picture.image, ending)
+    for name in ("image", "clean", "mask"):
+        given = getattr(config, name)
+        is_same = given is not None and target.exists() and Path(given).exists() and target.samefile(given)
+        refuse(is_same, f"{what}: is what {name}= reads; name another file")
+    is_runs = target.resolve().parent == path.resolve() and target.name in NAMED
+    refuse(is_runs, f"{what}: a run has a file of that name in its directory; name another one")
+    # A finished run may have written it: then `deliver` compares.
+    is_free = not target.exists() or config.overwrite or (result_file(path) is not None and not config.restart)
+    refuse(not is_free, _exists(what))
+
+
+def deliver(config: Config, path: Path, picture: Picture | None) -> None:
+    """Write the result of the run in `path` to `output`; what is there already and equal stays."""
+    source = result_file(path)
+    if config.output is None or picture is None or source is None:
+        return
+    target = Path(config.output)
+    ending = target.suffix.lower()
+    content = encode(in_kind(read_image(source).pixels, picture.image, ending), ending)
+    if target.exists() and target.read_bytes() == content:
+        return
+    refuse(target.exists() and not config.overwrite, _exists(f"output={target}"))
+    if not holds_type(ending, picture.image.dtype):
+        log.info("%s holds 8 bit; %s has the %s values", target, source, picture.image.dtype)
+    write_atomically(target, content)
+
+
+def tell_result(config: Config, path: Path) -> None:
+    """The path of the restored picture, alone on the last line: on stdout, where a script can take it from."""
+    found = result_file(path) if config.output is None else Path(config.output)
+    if found is not None and found.exists():
+        print(found, flush=True)
+
+
+def _exists(what: str) -> str:
+    return f"{what}: exists already; overwrite=true writes over it"
