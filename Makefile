@@ -7,7 +7,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help demo test test-slow lint types bars natural natural-h table1 table2 table-n2v inpainting pictures peers \
-	runtime paper report chaos scaling bench clean
+	runtime paper report chaos scaling bench wheel clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -17,6 +17,8 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(INSTALL) "$$(grep '^torch==' constraints.txt)"
 	$(INSTALL) --editable .
+	@for name in $$CXX c++ g++ clang++; do command -v $$name >/dev/null && exit; done; \
+		$(INSTALL) --editable '.[compiler]' || echo "no C++ compiler: training will be several times slower"
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
@@ -143,6 +145,13 @@ scaling: $(VENV)/.installed  ## two processes against one; writes outputs/scalin
 
 bench: $(VENV)/.installed  ## seconds per epoch at the paper's settings, and memory; writes outputs/bench
 	$(BIN)/python -m scripts.bench
+
+# The platform of the wheel: a tag in scripts/wheel_kernels.py, by default this machine's.
+FOR ?= $(if $(filter Linux,$(shell uname -s)),manylinux_2_17_$(shell uname -m))
+
+wheel: $(VENV)/.installed-dev  ## a wheel with the kernel compiled, in dist; FOR=win_amd64 and others for other platforms
+	$(INSTALL) --editable '.[compiler]'
+	TVAE_WHEEL_FOR=$(FOR) $(BIN)/python -m build --wheel --no-isolation
 
 clean:  ## remove the environment and caches, keep outputs
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis dist

@@ -1,18 +1,29 @@
-"""A built wheel, installed away from the checkout, finds its configuration."""
+"""A built wheel, installed away from the checkout: it finds its configuration, and its kernel needs no compiler."""
 
+import json
+import os
 import subprocess
 import sys
 import sysconfig
 from pathlib import Path
 
+import pytest
+import torch
+
+from scripts.wheel_kernels import plan
+from tvae.engines.native import build
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def test_an_installed_wheel_runs_elsewhere(tmp_path):
-    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), str(ROOT)]
-    subprocess.run(build, check=True, capture_output=True)
-    (wheel,) = tmp_path.glob("tvae-*.whl")
-    environment = tmp_path / "environment"
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory):
+    """An environment with the wheel."""
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(ROOT)]
+    subprocess.run(command, check=True, capture_output=True)
+    (wheel,) = folder.glob("tvae-*.whl")
+    environment = folder / "environment"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True)
     python = environment / "bin" / "python"
     install = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps", str(wheel)]
@@ -20,14 +31,46 @@ def test_an_installed_wheel_runs_elsewhere(tmp_path):
     # The dependencies are borrowed from this environment; its own tvae is not, for .pth files do not nest.
     (site,) = environment.glob("lib/python*/site-packages")
     (site / "borrowed.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
-    where = subprocess.run(
-        [str(python), "-c", "import tvae; print(tvae.__file__)"],
-        cwd=tmp_path,
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    assert Path(where.stdout.strip()).is_relative_to(environment)
+    return environment
+
+
+def train(environment, folder, capability):
+    """The ELBO of a short run with an empty cache and no compiler; torch's `capability` says what it may use."""
+    folder.mkdir()
+    inherited = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "CXX")}
+    own = {"PATH": "", "TVAE_CACHE_DIR": str(folder / "cache"), "ATEN_CPU_CAPABILITY": capability}
     command = [str(environment / "bin" / "tvae-train"), "experiment=bars", "epochs=1"]
-    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
-    assert (tmp_path / "outputs/train/epochs=1,experiment=bars/metrics.json").exists()
+    done = subprocess.run(command, cwd=folder, env={**inherited, **own}, check=True, capture_output=True, text=True)
+    assert "kernel" not in done.stderr, "neither compiled nor missed"
+    assert not (folder / "cache").exists()
+    return json.loads((folder / "outputs/train/epochs=1,experiment=bars/metrics.json").read_text())["elbo"]
+
+
+@pytest.mark.skipif(not build.compilers(), reason="no C++ compiler")
+@pytest.mark.skipif("AVX" not in torch.backends.cpu.get_cpu_capability(), reason="no AVX2")
+def test_an_installed_wheel_runs_elsewhere_with_either_of_its_kernels(environment, tmp_path):
+    (prebuilt,) = environment.glob("lib/python*/site-packages/tvae/engines/native/prebuilt")
+    kernels = {path.stem.split("-")[2]: path for path in prebuilt.iterdir()}
+    assert kernels.keys() == {"avx2", "plain"}
+    elbos = {}
+    for variant, capability in (("avx2", "avx2"), ("plain", "default")):
+        for other in kernels.keys() - {variant}:
+            kernels[other].rename(tmp_path / other)
+        elbos[variant] = train(environment, tmp_path / f"run with {variant}", capability)
+        for other in kernels.keys() - {variant}:
+            (tmp_path / other).rename(kernels[other])
+    assert elbos["avx2"] == pytest.approx(elbos["plain"], rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "is_by_zig", "expected"),
+    [
+        ("win_amd64", True, ("win_amd64", ["-target", "x86_64-windows-gnu"], ".dll")),
+        ("macosx_11_0_arm64", True, ("macosx_11_0_arm64", ["-target", "aarch64-macos.11.0"], ".dylib")),
+        (None, True, ("manylinux_2_17_x86_64", ["-s", "-target", "x86_64-linux-gnu.2.17"], ".so")),
+        (None, False, ("linux_x86_64", ["-s", "-static-libstdc++", "-static-libgcc"], ".so")),
+    ],
+)
+def test_what_a_wheel_is_compiled_for(monkeypatch, wanted, is_by_zig, expected):
+    monkeypatch.setattr("sysconfig.get_platform", lambda: "linux-x86_64")
+    assert plan(wanted, is_by_zig) == expected
