@@ -32,12 +32,12 @@ from skimage.restoration import (
 from tvae.core.errors import UserError
 from tvae.data.atomic import write_atomically
 from tvae.data.named import read_named
-from tvae.data.picture import add_noise, drop_pixels
+from tvae.data.picture import add_noise, drop_values, known_values
 from tvae.restore.metrics import psnr
 
 SEEDS = (0, 1, 2)
 NOISE = (15.0, 25.0, 50.0)
-MISSING = (("house", 0.5), ("castle", 0.5), ("castle", 0.8))
+MISSING = (("house", 0.5, "pixel"), ("castle", 0.5, "channel"), ("castle", 0.8, "channel"))  # the share, and per what
 PATCH = 8
 
 
@@ -118,11 +118,18 @@ def arrays() -> Iterator[tuple[str, np.ndarray, np.ndarray, float, np.ndarray | 
         for noise in NOISE if "house" in pictures else ():
             clean = pictures["house"]
             yield f"noise={noise:g},seed={seed}", clean, add_noise(clean, noise, seed), noise, None
-        for picture, share in (cell for cell in MISSING if cell[0] in pictures):
+        for picture, share, per in (cell for cell in MISSING if cell[0] in pictures):
             clean = pictures[picture]
-            missing = drop_pixels(clean.shape, share, seed)
-            corrupted = np.where(missing[..., None], 0, clean)
-            yield f"dataset={picture},missing={share:g},seed={seed}", clean, corrupted, 0.0, missing
+            missing = drop_values(clean.shape if per == "channel" else clean.shape[:2], share, seed)
+            corrupted = np.where(known_values(missing, clean.shape), clean, 0)
+            by_channel = ",missing_per=channel" if per == "channel" else ""
+            yield f"dataset={picture},missing={share:g}{by_channel},seed={seed}", clean, corrupted, 0.0, missing
+
+
+def biharmonic(corrupted: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """Every channel (H, W) by itself, from the values that are known of it."""
+    channels = zip(np.moveaxis(corrupted, -1, 0) / 255.0, ~np.moveaxis(known, -1, 0), strict=True)
+    return 255 * np.stack([inpaint_biharmonic(values, missing) for values, missing in channels], -1)
 
 
 def measure(
@@ -145,11 +152,8 @@ def measure(
         found[name] = {"psnr": quality, "seconds": seconds, "needs": needs, "how": how}
 
     if missing is not None:
-        scaled = corrupted / 255.0
-        run(
-            "biharmonic interpolation", "nothing", "scikit-image",
-            lambda: 255 * inpaint_biharmonic(scaled, missing, channel_axis=-1),
-        )  # fmt: skip
+        name = "biharmonic interpolation"
+        run(name, "nothing", "scikit-image", lambda: biharmonic(corrupted, known_values(missing, clean.shape)))
         return found
     for peer in PEERS:
         if peer.is_installed:

@@ -84,7 +84,9 @@ def read_run(directory: Path) -> Run | None:
     if metrics.get("status") != "finished" or metrics.get("psnr") is None:
         return None
     if config.missing is not None:
-        return Run(f"dataset={config.dataset.name},missing={config.missing:g}", config.threads, metrics)
+        column = f"dataset={config.dataset.name},missing={config.missing:g}"
+        by_channel = f",missing_per={config.missing_per}" if config.missing_per == "channel" else ""
+        return Run(column + by_channel, config.threads, metrics)
     if config.dataset.name != "house":
         print(f"left out: {directory}: of {config.dataset.name}, not of house", file=sys.stderr)
         return None

@@ -15,6 +15,7 @@ def make_run(path, psnr, seconds=120.0, epochs=40, status="finished"):
     (path / "metrics.json").write_text(json.dumps(metrics))
     words = dict(word.split("=") for word in path.name.split(",") if "=" in word)
     values = {name: float(words[name]) for name in ("noise", "missing") if name in words}
+    values |= {name: words[name] for name in ("missing_per",) if name in words}
     config = small_config(dataset=ImageConfig(name=words.get("dataset", "house")), threads=1, **values)
     (path / "config.yaml").write_text(OmegaConf.to_yaml(config))
 

@@ -14,7 +14,7 @@ from tvae.core.errors import UserError
 from tvae.core.units import Units
 from tvae.data.image_file import read_image, write_image
 from tvae.data.patches import extract, uniform_weights
-from tvae.data.picture import add_noise, drop_pixels
+from tvae.data.picture import add_noise, drop_pixels, drop_values
 from tvae.options.recipe import prepare
 from tvae.restore.averaging import Accumulator
 from tvae.run.session import train
@@ -59,6 +59,15 @@ def test_corruptions_depend_on_their_seed_alone(load):
     np.testing.assert_array_equal(both.noisy[~both.missing], noise_alone.noisy[~both.missing])
     np.testing.assert_array_equal(missing_alone.noisy[~both.missing], COLOUR[~both.missing])
     assert noise_alone.missing is None
+
+
+def test_values_of_channels_are_dropped_on_request(load):
+    options = ("image={tmp}/colour.png", "missing=0.5", "missing_per=channel")
+    picture = load(*options).picture
+    np.testing.assert_array_equal(picture.missing, drop_values((20, 16, 3), 0.5, 0))
+    np.testing.assert_array_equal(picture.noisy, np.where(picture.missing, 0, COLOUR))
+    _, observed = everything(load(*options, "dataset.patch_size=16", "dataset.train_stride=1").source)
+    np.testing.assert_array_equal(observed[0].reshape(16, 16, 3), ~picture.missing[:16])
 
 
 @pytest.mark.parametrize("name", ["grey", "colour"])

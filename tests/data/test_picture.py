@@ -1,10 +1,12 @@
 """How a clean picture is corrupted."""
 
+import math
+
 import numpy as np
 import pytest
 
 from tvae.data.image_file import from_array
-from tvae.data.picture import Picture, add_noise, drop_pixels
+from tvae.data.picture import Picture, add_noise, drop_pixels, drop_values, known_values
 
 
 def test_noise_has_the_wanted_statistics():
@@ -84,3 +86,19 @@ def test_a_regular_pattern_has_a_grey_range():
     """All its blocks have the same mean."""
     picture = picture_of(np.tile([0.1, 7.3, 2.9, 5.7, 3.3], (40, 8)))
     assert picture.grey_range >= 0.01 * picture.image.peak
+
+
+def test_channels_are_dropped_one_by_one():
+    dropped = drop_values((40, 30, 3), 0.5, 7)
+    assert dropped.sum() == 1800
+    shares = dropped.reshape(-1, 3).mean(0)
+    assert np.abs(shares - 0.5).max() < 4 * 0.5 / math.sqrt(1200)
+    assert 0.06 < dropped.all(-1).mean() < 0.19  # independent: an eighth of the pixels has lost all three
+    np.testing.assert_array_equal(drop_values((40, 30), 0.5, 7), drop_pixels((40, 30, 3), 0.5, 7))
+
+
+def test_known_values_of_pixels_and_of_channels():
+    by_pixel, by_channel = np.zeros((2, 3), bool), np.zeros((2, 3, 3), bool)
+    by_pixel[0, 1] = by_channel[1, 2, 0] = True
+    assert np.argwhere(~known_values(by_pixel, (2, 3, 3))).tolist() == [[0, 1, 0], [0, 1, 1], [0, 1, 2]]
+    assert np.argwhere(~known_values(by_channel, (2, 3, 3))).tolist() == [[1, 2, 0]]

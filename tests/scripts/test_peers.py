@@ -34,7 +34,10 @@ def test_peers_see_the_arrays_of_our_runs(monkeypatch):
     found = {name: corrupted for name, _, corrupted, _, _ in peers.arrays()}
     for name, corruption in (
         ("noise=25,seed=2", ("noise=25", "corruption_seed=2")),
-        ("dataset=castle,missing=0.8,seed=1", ("missing=0.8", "corruption_seed=1")),
+        (
+            "dataset=castle,missing=0.8,missing_per=channel,seed=1",
+            ("missing=0.8", "missing_per=channel", "corruption_seed=1"),
+        ),
     ):
         _, dataset = prepare(checked("dataset=camera", *corruption, "dataset.train_stride=9"))
         assert np.array_equal(found[name], dataset.picture.noisy)

@@ -124,7 +124,7 @@ def test_table_2_takes_the_lower_levels_of_the_paper_from_table_1(tmp_path):
 
 
 def test_inpainting_runs_find_their_column(tmp_path):
-    make_run(tmp_path / "inpainting" / "quick" / "dataset=castle,missing=0.8,seed=0", 27.0)
+    make_run(tmp_path / "inpainting" / "quick" / "dataset=castle,missing=0.8,missing_per=channel,seed=0", 27.0)
     _, rows = collect("inpainting", tmp_path)
     assert rows[0].cells == [[], [], [27.0]]
 

@@ -97,6 +97,9 @@ class DataConfig(FitConfig):
         None, "standard deviation of noise added to the image, in grey levels of 0..255", ge=0, lt=math.inf
     )
     missing: Optional[float] = option(None, "fraction of the image's pixels that is dropped", ge=0, lt=1)
+    missing_per: str = option(
+        "pixel", "what is dropped: whole pixels, or each channel's values", choices=("pixel", "channel")
+    )
     task: str = option("train", "what was asked for; every command sets its own", choices=TASKS)
     keep_known: Optional[bool] = option(
         None, "known pixels of an incomplete image stay as they are; null: unless noise was added, never in denoise"

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from tvae.core.streams import generator
 from tvae.data.patches import extract, positions
+from tvae.data.picture import known_values
 
 BLOCK = 64  # pixels along a side of the parts that are looked at
 PATCH_SIZE = 7
@@ -49,7 +50,7 @@ def diagonal_details(pixels: np.ndarray, missing: np.ndarray | None) -> float:
     value, over 0.6745, ignores the edges that remain (Donoho and Johnstone 1994).
     """
     blocks = pixels[:-1, :-1] - pixels[:-1, 1:] - pixels[1:, :-1] + pixels[1:, 1:]
-    known = np.ones(pixels.shape[:2], dtype=bool) if missing is None else ~missing
+    known = np.ones(pixels.shape, dtype=bool) if missing is None else known_values(missing, pixels.shape)
     is_whole = known[:-1, :-1] & known[:-1, 1:] & known[1:, :-1] & known[1:, 1:]
     if not is_whole.any():
         return 0.0
@@ -61,7 +62,7 @@ def diagonal_details(pixels: np.ndarray, missing: np.ndarray | None) -> float:
 
 
 def at_extremes(pixels: np.ndarray, known: np.ndarray | None = None) -> np.ndarray:
-    """Bool of the same shape: which values are the lowest or the highest of those that are known, (H, W)."""
+    """Bool of the same shape: which values are the lowest or the highest of those that are known."""
     among = pixels if known is None else pixels[known]
     return (pixels == among.min()) | (pixels == among.max())
 

@@ -16,14 +16,13 @@ class PatchSource(Source):
 
     def __init__(self, picture: Picture, patch_size: int, stride: int):
         self.pixels = torch.from_numpy(picture.noisy)  # (H, W, C)
-        known = None if picture.missing is None else torch.from_numpy(~picture.missing)
-        self.known = None if known is None else known[..., None].expand(self.pixels.shape)
+        self.known = None if picture.known is None else torch.tensor(picture.known)
         self.patch_size, self.stride = patch_size, stride
         height, width, n_channels = self.pixels.shape
         self.n_rows = len(positions(height, patch_size, stride))
         self.n_columns = len(positions(width, patch_size, stride))
         self.n_points, self.n_values = self.n_rows * self.n_columns, patch_size**2 * n_channels
-        self.is_masked = known is not None
+        self.is_masked = self.known is not None
 
     def known_values(self) -> Tensor:
         data = extract(self.pixels, self.patch_size, self.stride)

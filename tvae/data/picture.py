@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,13 +23,18 @@ class Picture:
     image: Image  # as read: how a result is to be written
     noisy: np.ndarray  # (H, W, C) float64: what the patches are from; 0 where missing
     clean: np.ndarray | None  # (H, W, C) float64, where it is known
-    missing: np.ndarray | None  # (H, W) bool; None: nothing is missing
+    missing: np.ndarray | None  # (H, W) bool, or (H, W, C) if channels are missing one by one; None: nothing is
     peak: float  # for PSNR and SSIM
 
     def parts(self) -> tuple[np.ndarray | None, ...]:
         """All that results follow from; None: there is no such part."""
         clean = None if self.clean is self.image.pixels else self.clean  # else it is told by what it was corrupted to
         return self.noisy, self.missing, self.image.alpha, clean
+
+    @property
+    def known(self) -> np.ndarray | None:
+        """(H, W, C) bool: which values are known; None: all of them."""
+        return None if self.missing is None else known_values(self.missing, self.noisy.shape)
 
     @property
     def grey_range(self) -> float:
@@ -39,16 +45,16 @@ class Picture:
         if self.image.is_bounded:
             return self.image.peak
         height, width = (side // BLOCK * BLOCK for side in self.noisy.shape[:2])
-        known = np.ones(self.noisy.shape[:2]) if self.missing is None else 1.0 - self.missing
+        known = np.ones(self.noisy.shape) if self.known is None else self.known.astype(np.float64)
 
         def block_sums(values: np.ndarray) -> np.ndarray:
             shape = height // BLOCK, BLOCK, width // BLOCK, BLOCK, values.shape[2]
             return values[:height, :width].reshape(shape).sum((1, 3))
 
-        counts = block_sums(known[..., None])
+        counts = block_sums(known)
         if not counts.any():
             return self.image.peak
-        means = (block_sums(self.noisy) / counts.clip(1))[counts[..., 0] > 0]
+        means = (block_sums(self.noisy) / counts.clip(1))[counts > 0]
         return max(float(np.ptp(means)), LEAST_RANGE * self.image.peak)
 
 
@@ -85,13 +91,23 @@ def add_noise(pixels: np.ndarray, noise: float, seed: int, peak: float = 255.0) 
     return pixels + noise * peak / 255 * draws.numpy()
 
 
+def drop_values(shape: tuple[int, ...], missing: float, seed: int) -> np.ndarray:
+    """Bool of this shape, true for round(missing * size) values at random: pixels (H, W) or channels (H, W, C)."""
+    size = math.prod(shape)
+    order = torch.randperm(size, generator=generator(seed, "missing"))
+    dropped = np.zeros(size, dtype=bool)
+    dropped[order[: round(missing * size)].numpy()] = True
+    return dropped.reshape(shape)
+
+
 def drop_pixels(shape: tuple[int, ...], missing: float, seed: int) -> np.ndarray:
     """(H, W) bool, true for round(missing * H * W) pixels at random."""
-    height, width = shape[:2]
-    order = torch.randperm(height * width, generator=generator(seed, "missing"))
-    dropped = np.zeros(height * width, dtype=bool)
-    dropped[order[: round(missing * height * width)].numpy()] = True
-    return dropped.reshape(height, width)
+    return drop_values(shape[:2], missing, seed)
+
+
+def known_values(missing: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """(H, W, C) bool from a mask of pixels (H, W) or of values (H, W, C)."""
+    return np.broadcast_to(~(missing if missing.ndim == 3 else missing[..., None]), shape)
 
 
 def size_of(image: Image) -> str:

@@ -76,7 +76,7 @@ def refine_restored(
     """A picture refined. To be called on all ranks: the leader does it for them. Very small ones stay as they are."""
     if min(picture.noisy.shape[:2]) < SIDE_MIN:
         return first
-    known = np.ones(picture.noisy.shape[:2], dtype=bool) if picture.missing is None else ~picture.missing
+    known = np.ones(picture.noisy.shape, dtype=bool) if picture.known is None else picture.known
     units = Units(float(picture.noisy[known].mean()), picture.grey_range)
     found = torch.zeros(2, *picture.noisy.shape, dtype=torch.float64)
     level = torch.zeros(1, dtype=torch.float64)
@@ -89,14 +89,13 @@ def refine_restored(
             found[0], found[1], level[0] = refine_pixels(noisy, pilot, sigma, size, plan, rng)
         else:
             level[0] = SIGMA_OF_KNOWN if keep_observed else max(sigma, SIGMA_OF_KNOWN)
-            observed = torch.from_numpy(known)[..., None].expand_as(noisy)
-            found[0], found[1] = fill_pixels(noisy, observed, pilot, level.item(), plan, rng)
+            found[0], found[1] = fill_pixels(noisy, torch.tensor(known), pilot, level.item(), plan, rng)
     team.share([found, level])
     pixels, uncertainty = units.to_data(found[0].numpy()), units.std * found[1].numpy()
     if not keep_observed or picture.missing is None:
         return Restored(pixels, uncertainty, units.std * level.item())
-    pixels = np.where(known[..., None], picture.noisy, pixels)
-    return Restored(pixels, np.where(known[..., None], 0, uncertainty))
+    pixels = np.where(known, picture.noisy, pixels)
+    return Restored(pixels, np.where(known, 0, uncertainty))
 
 
 def fill_pixels(

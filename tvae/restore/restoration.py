@@ -64,9 +64,9 @@ def restore(fit: Fit, picture: Picture, plan: Plan) -> Restored:
     sums.merge(fit.team)
     mean, variance = (values.numpy() for values in sums.result())
     pixels, uncertainty = fit.units.to_data(mean), np.sqrt(variance) * fit.units.std
-    if plan.keep_observed and picture.missing is not None:
-        pixels = np.where(picture.missing[..., None], pixels, picture.noisy)
-        uncertainty = np.where(picture.missing[..., None], uncertainty, 0)
+    if plan.keep_observed and picture.known is not None:
+        pixels = np.where(picture.known, picture.noisy, pixels)
+        uncertainty = np.where(picture.known, 0, uncertainty)
     return Restored(pixels, uncertainty)
 
 

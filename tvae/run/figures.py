@@ -130,8 +130,8 @@ def draw_comparison(results: Results) -> Figure | None:
     low, high = picture.image.low, picture.image.low + picture.image.peak
     reference = picture.noisy if picture.clean is None else picture.clean
     difference = np.abs(restored.pixels - reference)
-    if picture.clean is None and picture.missing is not None:
-        difference = np.where(picture.missing[..., None], 0, difference)
+    if picture.clean is None and picture.known is not None:
+        difference = np.where(picture.known, difference, 0)
 
     def in_db(name: str) -> str:
         value = quality.get(name)

@@ -25,7 +25,16 @@ from tvae.data.named import read_named
 from tvae.data.noise_level import diagonal_details
 from tvae.data.patch_source import PatchSource
 from tvae.data.patches import AVERAGES
-from tvae.data.picture import Picture, add_noise, check_content, check_missing, drop_pixels, read_mask, size_of
+from tvae.data.picture import (
+    Picture,
+    add_noise,
+    check_content,
+    check_missing,
+    drop_values,
+    known_values,
+    read_mask,
+    size_of,
+)
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +71,7 @@ class ImageConfig(DatasetConfig):
         if config.noise is not None:
             noisy = add_noise(noisy, config.noise, config.corruption_seed, image.peak)
         if missing is not None:
-            noisy = np.where(missing[..., None], 0, noisy)
+            noisy = np.where(known_values(missing, noisy.shape), noisy, 0)
         check_content(noisy, missing, config.image or self.name)
         return Picture(image, noisy, clean, missing, peak)
 
@@ -127,8 +136,11 @@ def _keeps_known(config: DataConfig) -> bool:
 def _missing(config: DataConfig, image: Image) -> np.ndarray | None:
     """(H, W) bool: pixels that are NaN in the file, marked in the mask, or dropped; None: there are none.
 
-    To fill in a picture is also to fill in what is transparent; to denoise it is not.
+    To fill in a picture is also to fill in what is transparent; to denoise it is not. (H, W, C) where each channel's
+    values are dropped.
     """
+    is_by_channel = config.missing_per == "channel" and image.pixels.shape[2] > 1
+    shape = image.pixels.shape if is_by_channel else image.pixels.shape[:2]
     masks = [] if image.missing is None else [image.missing]
     holes = image.holes()
     if holes is not None and config.task == "inpaint":
@@ -138,8 +150,10 @@ def _missing(config: DataConfig, image: Image) -> np.ndarray | None:
         log.info("%d pixels are transparent: they are treated as any others, and stay transparent", holes.sum())
     if config.mask is not None:
         masks.append(read_mask(config.mask, image))
+    if is_by_channel:
+        masks = [mask[..., None] for mask in masks]
     if config.missing is not None:
-        masks.append(drop_pixels(image.pixels.shape[:2], config.missing, config.corruption_seed))
+        masks.append(drop_values(shape, config.missing, config.corruption_seed))
     missing = np.logical_or.reduce(masks) if masks else np.zeros(1, dtype=bool)
     return missing if missing.any() else None
 
