@@ -68,11 +68,13 @@ def test_nearest_is_nearest(grid, stride_from):
     image, patch_size, stride_to = grid
     source = torch.tensor(corners(image, patch_size, stride_from)).double()
     target = torch.tensor(corners(image, patch_size, stride_to)).double()
-    found = nearest(tuple(image.shape), patch_size, stride_from, stride_to)
+    rows, columns = nearest(tuple(image.shape), patch_size, stride_from, stride_to)
+    found = (rows[:, None] + columns).flatten()
     assert found.dtype == torch.int64
     distances = torch.cdist(target, source)
     torch.testing.assert_close(distances.gather(1, found[:, None])[:, 0], distances.min(1).values)
 
 
 def test_nearest_of_the_same_grid_is_itself():
-    assert torch.equal(nearest((12, 10), 4, 3, 3), torch.arange(len(extract(torch.zeros(12, 10, 1), 4, 3))))
+    rows, columns = nearest((12, 10), 4, 3, 3)
+    assert torch.equal((rows[:, None] + columns).flatten(), torch.arange(len(extract(torch.zeros(12, 10, 1), 4, 3))))

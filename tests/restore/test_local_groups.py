@@ -47,7 +47,7 @@ def by_a_loop(noisy, first, groups, patch_size, sigma2):
 def test_one_group_is_the_dense_formula():
     """Patches as large as the picture, three times: one group and one estimate of every pixel."""
     noisy, first = pictures(4, 4)
-    mean, variance = refine(noisy, first, torch.zeros(1, 3, dtype=torch.int64), 4, 9.0)
+    mean, variance = refine(noisy, first, [torch.zeros(1, 3, dtype=torch.int64)], 4, 9.0)
     patch, pilot = noisy.flatten().expand(3, -1), first.flatten().expand(3, -1)
     wanted, deviation = dense(patch, pilot, 9.0)
     torch.testing.assert_close(mean.flatten(), wanted[0])
@@ -70,8 +70,8 @@ def test_refined_pictures_equal_a_loop(n_channels, n_values_at_once, monkeypatch
     monkeypatch.setattr(local_groups, "CHUNK_VALUES", n_values_at_once)
     noisy, first = pictures(n_channels=n_channels)
     before = noisy.clone(), first.clone()
-    groups = similar_patches(first, 3, 2, 3, 6)
-    found, wanted = refine(noisy, first, groups, 3, 9.0), by_a_loop(noisy, first, groups, 3, 9.0)
+    groups = torch.cat([*similar_patches(first, 3, 2, 3, 6)])
+    found, wanted = refine(noisy, first, [groups], 3, 9.0), by_a_loop(noisy, first, groups, 3, 9.0)
     for value, expected in zip(found, wanted, strict=True):
         torch.testing.assert_close(value, expected)
     assert torch.equal(noisy, before[0])

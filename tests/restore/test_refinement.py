@@ -1,6 +1,6 @@
 """Pictures refined by Gaussian residuals: kinds of pictures, what stays as it is, extremes, ranks, and whole runs."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,13 +10,12 @@ from scipy.ndimage import gaussian_filter
 
 import tvae
 from tvae.core.model import ModelConfig
-from tvae.core.team import Team
 from tvae.data.image_file import from_array, read_image, write_image
 from tvae.data.named import camera
 from tvae.data.picture import Picture, add_noise, drop_pixels
 from tvae.data.sets.image import ImageConfig
 from tvae.options.recipe import prepare
-from tvae.restore import refinement
+from tvae.restore import bands, completion, refinement, similar
 from tvae.restore.metrics import psnr
 from tvae.restore.refinement import REFINEMENTS, refine_restored
 from tvae.restore.restoration import Plan, Restored, restore
@@ -209,35 +208,27 @@ def test_all_but_few_pixels_missing(share, keep_observed):
     assert error(picture, found) < 1.3 * error(picture, blurred(picture))
 
 
-@dataclass(frozen=True)
-class Sharing(Team):
-    """The leader's values are kept for whoever comes after it."""
-
-    kept: list = field(default_factory=list)
-
-    def share(self, tensors):
-        if self.is_leader:
-            self.kept.extend(tensor.clone() for tensor in tensors)
-        for tensor, value in zip(tensors, self.kept, strict=True):
-            tensor.copy_(value)
-
-
 @pytest.mark.parametrize(("missing", "keep_observed"), [(0.0, False), (0.4, True)])
-def test_the_leader_does_it_for_all_ranks(missing, keep_observed, monkeypatch):
-    picture = noisy_picture(waves(), missing=missing)
-    alone, kept = refined(picture, keep_observed), []
-    leader = refine_restored(picture, blurred(picture), keep_observed, "fast", 0, Sharing(0, 2, kept))
-    monkeypatch.setattr(refinement, "estimate_noise", None)  # not called by others
-    other = refine_restored(picture, blurred(picture), keep_observed, "fast", 0, Sharing(1, 2, kept))
-    for found in (leader, other):
-        np.testing.assert_array_equal(found.pixels, alone.pixels)
-        np.testing.assert_array_equal(found.uncertainty, alone.uncertainty)
-        assert found.noise_level == alone.noise_level
+@pytest.mark.parametrize("effort", ["fast", "best"])
+def test_bands_make_no_difference(missing, keep_observed, effort, monkeypatch):
+    """To the last bit, however high they are."""
+    picture = noisy_picture(waves(90, 31, 3), missing=missing)
+    monkeypatch.setattr(similar, "ROWS", 2)
+    monkeypatch.setattr(refinement, "CHUNK", 100)
+    monkeypatch.setattr(completion, "CHUNK", 100)
+    whole = refined(picture, keep_observed, effort)
+    for n_rows in (50, 7):
+        monkeypatch.setattr(bands, "ROWS_MAX", n_rows)
+        monkeypatch.setattr(bands, "ROWS_MIN", 1)
+        found = refined(picture, keep_observed, effort)
+        np.testing.assert_array_equal(found.pixels, whole.pixels)
+        np.testing.assert_array_equal(found.uncertainty, whole.uncertainty)
+        assert found.noise_level == whole.noise_level
 
 
 def test_two_processes_refine_one_picture(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    write_image(tmp_path / "noisy.png", np.rint(add_noise(waves(24, 24), 20, 0)).clip(0, 255).astype(np.uint8))
+    write_image(tmp_path / "noisy.png", np.rint(add_noise(waves(130, 24), 20, 0)).clip(0, 255).astype(np.uint8))
     options = ["image=noisy.png", "dataset.patch_size=4", "model.n_latents=8", "states.n_states=16", "epochs=1"]
     for name, n_ranks in (("alone", 1), ("pair", 2)):
         codes, out = run(name, *options, "precision=float64", "effort=fast", command="denoise", n_ranks=n_ranks)

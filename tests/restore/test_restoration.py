@@ -47,7 +47,8 @@ def fit_of(picture, **model):
 
 def moments(fit, picture, plan):
     """Of every patch of the grid: mean and variance of mu under q, over all states of the nearest trained patch."""
-    place = nearest(picture.noisy.shape, plan.patch_size, plan.train_stride, plan.stride)
+    rows, columns = nearest(picture.noisy.shape, plan.patch_size, plan.train_stride, plan.stride)
+    place = (rows[:, None] + columns).flatten()
     z = unpack(fit.points.sets.tensor[place], 8, torch.float64)
     pixels = (picture.noisy - fit.units.mean) / fit.units.std
     for states, (top, left) in zip(z, corners(picture.noisy, plan.patch_size, plan.stride), strict=True):

@@ -32,6 +32,7 @@ class Image:
     is_2d: bool = True  # the file's array has no channel axis
     alpha: np.ndarray | None = None  # (H, W) of the file's dtype: kept as it is
     missing: np.ndarray | None = None  # (H, W) bool; None: nothing is missing
+    n_pages: int = 1  # of the same size, one above the other: each has H / n_pages rows
 
     def holes(self) -> np.ndarray | None:
         """(H, W) bool: pixels that are fully transparent; None: there are none."""

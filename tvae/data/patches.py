@@ -22,14 +22,20 @@ def positions(length: int, patch_size: int, stride: int) -> Tensor:
     return regular if last % stride == 0 else torch.cat([regular, torch.tensor([last])])
 
 
+def page_positions(height: int, n_pages: int, patch_size: int, stride: int) -> Tensor:
+    """(n,) int64: the rows in which patches begin where pages stand one above the other; none is on two pages."""
+    page = height // n_pages
+    return (torch.arange(n_pages)[:, None] * page + positions(page, patch_size, stride)).flatten()
+
+
 def windows(image: Tensor, patch_size: int) -> Tensor:
     """(H, W, C) -> (H', W', p, p, C): every patch by its top left corner; a view."""
     return image.unfold(0, patch_size, 1).unfold(1, patch_size, 1).permute(0, 1, 3, 4, 2)
 
 
-def extract(image: Tensor, patch_size: int, stride: int) -> Tensor:
-    """(H, W, C) -> (N, patch_size**2 * C): all patches of the grid, of any dtype."""
-    rows = positions(image.shape[0], patch_size, stride).to(image.device)
+def extract(image: Tensor, patch_size: int, stride: int, n_pages: int = 1) -> Tensor:
+    """(H, W, C) -> (N, patch_size**2 * C): all patches of the grid, page by page, of any dtype."""
+    rows = page_positions(image.shape[0], n_pages, patch_size, stride).to(image.device)
     columns = positions(image.shape[1], patch_size, stride).to(image.device)
     patches = windows(image, patch_size)[rows[:, None], columns]  # (rows, columns, p, p, C)
     return patches.reshape(len(rows) * len(columns), -1)
@@ -41,10 +47,10 @@ def take(image: Tensor, patch_size: int, index: Tensor) -> Tensor:
     return windows(image, patch_size)[index // n_columns, index % n_columns].flatten(index.dim())
 
 
-def nearest(shape: tuple[int, ...], patch_size: int, stride_from: int, stride_to: int) -> Tensor:
-    """(N_to,) int64: for each patch of the grid of `stride_to`, the number of the closest one of `stride_from`.
+def nearest(shape: tuple[int, ...], patch_size: int, stride_from: int, stride_to: int) -> tuple[Tensor, Tensor]:
+    """What to add up, for a row and a column of the grid of `stride_to`, to the number of the closest patch of another.
 
-    Of two that are equally close, the upper or left one. `shape` (H, W, ...): of the image.
+    That of `stride_from`; of two that are equally close, the upper or left one. `shape` (H, W, ...): of the image.
     """
 
     def closest(length: int) -> Tensor:
@@ -52,8 +58,8 @@ def nearest(shape: tuple[int, ...], patch_size: int, stride_from: int, stride_to
         halfway = (source[:-1] + source[1:]) / 2
         return torch.searchsorted(halfway, positions(length, patch_size, stride_to).to(halfway))
 
-    rows, columns = closest(shape[0]), closest(shape[1])
-    return (rows[:, None] * len(positions(shape[1], patch_size, stride_from)) + columns).flatten()
+    n_columns = len(positions(shape[1], patch_size, stride_from))
+    return closest(shape[0]) * n_columns, closest(shape[1])
 
 
 def uniform_weights(patch_size: int) -> Tensor:

@@ -37,6 +37,15 @@ class Picture:
         return None if self.missing is None else known_values(self.missing, self.noisy.shape)
 
     @property
+    def n_pages(self) -> int:
+        """Pages of the same size, one above the other."""
+        return self.image.n_pages
+
+    @property
+    def page_height(self) -> int:
+        return self.noisy.shape[0] // self.n_pages
+
+    @property
     def grey_range(self) -> float:
         """The range that noise is compared with: the type's, or without one that of block means, which noise spares.
 

@@ -16,23 +16,36 @@ from tvae.data.patches import positions
 class Accumulator:
     """Sums for the mean and variance of every value of an image (H, W, C), in float64 on the CPU."""
 
-    def __init__(self, shape: tuple[int, int, int], patch_size: int, stride: int, weights: Tensor):
-        """`weights` (patch_size**2,): of a patch's pixels."""
+    def __init__(
+        self,
+        shape: tuple[int, int, int],
+        patch_size: int,
+        stride: int,
+        weights: Tensor,
+        rows: range | None = None,
+    ):
+        """`weights` (patch_size**2,): of a patch's pixels; `rows`: those that count, all by default."""
         if stride > patch_size:
             raise ValueError(f"patches of {patch_size} pixels every {stride} do not cover the image")
-        height, width, n_channels = self.shape = shape
-        rows, columns = positions(height, patch_size, stride), positions(width, patch_size, stride)
-        self.corners = (rows[:, None] * width + columns).flatten() * n_channels  # (N,) index of a patch's first value
+        height, width, n_channels = shape
+        rows = range(height) if rows is None else rows
+        self.shape = len(rows), width, n_channels
+        self.rows, self.columns = (positions(side, patch_size, stride) for side in (height, width))
+        self.first = rows.start * width * n_channels
         side = torch.arange(patch_size)
         pixels = (side[:, None] * width + side).flatten()  # (p * p,)
         self.within = (pixels[:, None] * n_channels + torch.arange(n_channels)).flatten()  # (D,)
         self.weights = weights.double().repeat_interleave(n_channels)  # (D,)
-        n_values = height * width * n_channels
-        self.sums = torch.zeros(3, n_values, dtype=torch.float64)  # of the means, their squares plus variances, weights
+        self.n_values = len(rows) * width * n_channels
+        # Of the means, their squares plus variances, weights; the first and last place are for what does not count.
+        self.sums = torch.zeros(3, 1 + self.n_values + 1, dtype=torch.float64)
 
     def add(self, index: Tensor, mean: Tensor, variance: Tensor, certainty: Tensor | None = None) -> None:
         """Count in the patches with these numbers (B,); mean and variance (B, D); `certainty` (B,): their weights."""
-        place = (self.corners[index.cpu()][:, None] + self.within).flatten()
+        index, (_, width, n_channels) = index.cpu(), self.shape
+        corner = self.rows[index // len(self.columns)] * width + self.columns[index % len(self.columns)]
+        place = (corner * n_channels - self.first)[:, None] + self.within
+        place = place.clamp_(-1, self.n_values).add_(1).flatten()
         weights = self.weights.expand(len(index), -1)
         if certainty is not None:
             weights = weights * certainty.cpu().double()[:, None]
@@ -44,7 +57,9 @@ class Accumulator:
         """Count in what the other ranks have added."""
         team.add([self.sums])
 
-    def result(self) -> tuple[Tensor, Tensor]:
-        """(H, W, C) each: mean and variance of every pixel."""
-        mean, square = (self.sums[:2] / self.sums[2]).view(2, *self.shape)
-        return mean, (square - mean.square()).clamp(min=0)
+    def result(self) -> Tensor:
+        """(2, H, W, C): mean and variance of every pixel."""
+        inside = self.sums[:, 1:-1]
+        found = (inside[:2] / inside[2]).view(2, *self.shape)
+        found[1] = (found[1] - found[0].square()).clamp(min=0)
+        return found

@@ -12,18 +12,21 @@ among the groups that suit its current completion best.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
 
-from tvae.data.patches import extract, uniform_weights
+from tvae.data.patches import extract, uniform_weights, windows
 from tvae.restore.averaging import Accumulator
-from tvae.restore.mixture import N_MIN, cluster
+from tvae.restore.bands import Band, Bands, chunks, overlapping
+from tvae.restore.mixture import CHUNK, N_MIN, cluster
 
 CHUNK_VALUES = 1 << 22  # of the matrices at once
 N_CANDIDATES = 3
+N_FITTED, N_FILLED = 300_000, 3_000_000  # patches, about, that the groups are fitted to and pixels estimated from
 RIDGE = 1e-3  # of the mean variance, added to every covariance
 
 
@@ -70,6 +73,11 @@ class Moments:
         self.second[group] += mean.T @ mean
         if covariance is not None:
             self.second[group] += covariance
+
+    def merge(self, other: Moments) -> None:
+        self.size += other.size
+        self.first += other.first
+        self.second += other.second
 
     def groups(self) -> Groups:
         """The M-step; groups that are too small are left out, but never the largest one."""
@@ -132,6 +140,34 @@ def best_group(x: Tensor, y: Tensor, observed: Tensor, groups: Groups, s: float)
     return torch.cat(chosen)
 
 
+def complete_band(
+    images: tuple[Tensor, Tensor, Tensor],
+    groups: Groups,
+    s: float,
+    patch_size: int,
+    stride: int,
+    moments: Moments,
+    band: Band,
+) -> Tensor:
+    """(2, rows, W, C): mean and variance of the pixels of a band; its patches are added to `moments`.
+
+    `images`, (H, W, C) each: values, which of them are known, and an estimate.
+    """
+    page, rows = [image[band.page] for image in images], band.rows
+    height, width, n_channels = page[0].shape
+    sums = Accumulator((height, width, n_channels), patch_size, stride, uniform_weights(patch_size), rows)
+    n_columns, reach = len(sums.columns), overlapping(sums.rows, patch_size, rows)
+    wanted = range(reach.start * n_columns, reach.stop * n_columns)
+    for index in chunks(wanted, CHUNK, len(sums.rows) * n_columns):
+        place = sums.rows[index // n_columns], sums.columns[index % n_columns]
+        y, observed, x = (windows(each, patch_size)[place].flatten(1) for each in page)
+        mean, variance, found = complete_patches(y, observed, groups, best_group(x, y, observed, groups, s), s)
+        sums.add(index, mean, variance, 1 / (variance.mean(1) + s))
+        if int(place[0][0]) in rows:  # else it counts in the rows where it begins
+            moments.merge(found)
+    return sums.result()
+
+
 def complete_pixels(
     y: Tensor,
     known: Tensor,
@@ -141,24 +177,28 @@ def complete_pixels(
     n_groups: int,
     n_rounds: int,
     rng: torch.Generator,
-) -> tuple[Tensor, Tensor]:
-    """Mean and variance (H, W, C) of every pixel.
+    n_pages: int = 1,
+    bands: Bands = Bands(),  # noqa: B008
+) -> Tensor:
+    """(2, H, W, C): mean and variance of every pixel.
 
-    y, known, pilot (H, W, C): values, which of them are known, and a first estimate; `s`: variance of the noise.
+    y, known, pilot (H, W, C): values, which of them are known, and a first estimate; `s`: variance of the noise. Of too
+    many patches only some are taken: fewer to fit the groups than for the pixels in the end.
     """
-    height, width, n_channels = y.shape
-    patches, observed = extract(y, patch_size, 1), extract(known, patch_size, 1)
-    first = extract(pilot, patch_size, 1)
+    height, width, _ = y.shape
+    n_places = (height // n_pages - patch_size + 1) * (width - patch_size + 1) * n_pages
+    fitted, last = (min(max(1, patch_size // 2), math.ceil((n_places / most) ** 0.5)) for most in (N_FITTED, N_FILLED))
+    first = extract(pilot, patch_size, fitted, n_pages)
     group = cluster(first, n_groups, rng)
-    moments = Moments(n_groups, patches.shape[1])
+    moments = Moments(n_groups, first.shape[1])
     for k in range(n_groups):
         moments.add(k, first[group == k], None)
-    for _ in range(n_rounds):
-        groups = moments.groups()
-        group = best_group(extract(pilot, patch_size, 1), patches, observed, groups, s)
-        mean, variance, moments = complete_patches(patches, observed, groups, group, s)
-        sums = Accumulator((height, width, n_channels), patch_size, 1, uniform_weights(patch_size))
-        sums.add(torch.arange(len(patches)), mean, variance, 1 / (variance.mean(1) + s))
-        found = sums.result()
+    del first
+    found = torch.zeros(2, *y.shape, dtype=torch.float64)
+    for i in range(n_rounds):
+        groups, is_last = moments.groups(), i == n_rounds - 1
+        moments, stride = Moments(len(groups.size), groups.mean.shape[1]), last if is_last else fitted
+        of_band = partial(complete_band, (y, known, pilot), groups, s, patch_size, stride, moments)
+        (bands if is_last else Bands()).fill("filled", found, n_pages, of_band)
         pilot = found[0].float()
     return found

@@ -11,28 +11,33 @@ are weighted by their certainty.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
 from tvae.data.patches import take
 from tvae.restore.averaging import Accumulator
 
-CHUNK_VALUES = 1 << 22  # of the groups at once
+CHUNK_VALUES = 1 << 21  # of the groups at once
 WEIGHT_FLOOR = 1e-2  # added to the gain of a patch before its inverse is taken as a weight
 
 
-def refine(noisy: Tensor, first: Tensor, groups: Tensor, patch_size: int, sigma2: float) -> tuple[Tensor, Tensor]:
-    """(H, W, C) each: mean and variance of every pixel.
+def refine(
+    noisy: Tensor, first: Tensor, parts: Iterable[Tensor], patch_size: int, sigma2: float, rows: range | None = None
+) -> Tensor:
+    """(2, rows, W, C): mean and variance of every pixel in `rows`, all by default.
 
-    `noisy`, `first` (H, W, C): the picture and its first estimate; `groups` (G, n): numbers of similar patches.
+    `noisy`, `first` (H, W, C): the picture and its first estimate; `parts`, (G, n) each: numbers of similar patches.
     """
     height, width, n_channels = noisy.shape
-    sums = Accumulator((height, width, n_channels), patch_size, 1, torch.ones(patch_size**2))
-    n_at_once = max(1, CHUNK_VALUES // (groups.shape[1] * patch_size**2 * n_channels))
-    for group in groups.split(n_at_once):
-        mean, gain = _posterior(take(noisy, patch_size, group), take(first, patch_size, group), sigma2)
-        variance = (sigma2 * gain)[..., None].expand_as(mean)
-        sums.add(group.flatten(), mean.flatten(0, 1), variance.flatten(0, 1), 1 / (gain.flatten() + WEIGHT_FLOOR))
+    sums = Accumulator((height, width, n_channels), patch_size, 1, torch.ones(patch_size**2), rows)
+    for groups in parts:
+        n_at_once = max(1, CHUNK_VALUES // (groups.shape[1] * patch_size**2 * n_channels))
+        for group in groups.split(n_at_once):
+            mean, gain = _posterior(take(noisy, patch_size, group), take(first, patch_size, group), sigma2)
+            variance = (sigma2 * gain)[..., None].expand_as(mean)
+            sums.add(group.flatten(), mean.flatten(0, 1), variance.flatten(0, 1), 1 / (gain.flatten() + WEIGHT_FLOOR))
     return sums.result()
 
 

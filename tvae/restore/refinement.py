@@ -17,16 +17,16 @@ import torch
 from torch import Tensor
 
 from tvae.core.streams import generator
-from tvae.core.team import ALONE, Team
 from tvae.core.units import Units
 from tvae.data.noise_level import CLIPPED, estimate_noise
 from tvae.data.patches import extract, take, uniform_weights
 from tvae.data.picture import Picture
 from tvae.restore.averaging import Accumulator
+from tvae.restore.bands import Band, Bands, chunks, overlapping
 from tvae.restore.completion import complete_pixels
 from tvae.restore.local_groups import refine
-from tvae.restore.mixture import CHUNK, cluster, fit_mixture, sums_of_groups
-from tvae.restore.restoration import Restored
+from tvae.restore.mixture import CHUNK, Mixture, cluster, fit_mixture, sums_of_groups
+from tvae.restore.restoration import Restored, kept
 from tvae.restore.similar import similar_patches
 
 # The two stated deviations err in opposite directions: that of local groups is too small, for the groups were chosen on
@@ -71,85 +71,122 @@ def patch_size_for(sigma: float, peak: float) -> int:
 
 
 def refine_restored(
-    picture: Picture, first: Restored, keep_observed: bool, effort: str, seed: int, team: Team = ALONE
+    picture: Picture,
+    first: Restored,
+    keep_observed: bool,
+    effort: str,
+    seed: int,
+    bands: Bands = Bands(),  # noqa: B008
 ) -> Restored:
-    """A picture refined. To be called on all ranks: the leader does it for them. Very small ones stay as they are."""
-    if min(picture.noisy.shape[:2]) < SIDE_MIN:
+    """A picture refined. To be called on all ranks, which share the bands out. Very small ones stay as they are."""
+    if min(picture.page_height, picture.noisy.shape[1]) < SIDE_MIN:
         return first
     known = np.ones(picture.noisy.shape, dtype=bool) if picture.known is None else picture.known
     units = Units(float(picture.noisy[known].mean()), picture.grey_range)
-    found = torch.zeros(2, *picture.noisy.shape, dtype=torch.float64)
-    level = torch.zeros(1, dtype=torch.float64)
-    if team.is_leader:
-        noisy, pilot = (units.to_model(torch.from_numpy(each)).float() for each in (picture.noisy, first.pixels))
-        plan, rng = REFINEMENTS[effort], generator(seed, "groups")
-        sigma = max(SAFE * estimate_noise(picture.noisy, picture.missing) / units.std, SIGMA_MIN)
-        if picture.missing is None:
-            size = min(patch_size_for(sigma, 1.0), *noisy.shape[:2])
-            found[0], found[1], level[0] = refine_pixels(noisy, pilot, sigma, size, plan, rng)
-        else:
-            level[0] = SIGMA_OF_KNOWN if keep_observed else max(sigma, SIGMA_OF_KNOWN)
-            found[0], found[1] = fill_pixels(noisy, torch.tensor(known), pilot, level.item(), plan, rng)
-    team.share([found, level])
-    pixels, uncertainty = units.to_data(found[0].numpy()), units.std * found[1].numpy()
-    if not keep_observed or picture.missing is None:
-        return Restored(pixels, uncertainty, units.std * level.item())
-    pixels = np.where(known, picture.noisy, pixels)
-    return Restored(pixels, np.where(known, 0, uncertainty))
+    noisy, pilot = (units.to_model(torch.from_numpy(each)).float() for each in (picture.noisy, first.pixels))
+    plan, rng = REFINEMENTS[effort], generator(seed, "groups")
+    sigma = max(SAFE * estimate_noise(picture.noisy, picture.missing) / units.std, SIGMA_MIN)
+    if picture.missing is None:
+        size = min(patch_size_for(sigma, 1.0), picture.page_height, noisy.shape[1])
+        found, sigma = refine_pixels(noisy, pilot, sigma, size, plan, rng, picture.n_pages, bands)
+    else:
+        sigma = SIGMA_OF_KNOWN if keep_observed else max(sigma, SIGMA_OF_KNOWN)
+        found = fill_pixels(noisy, torch.tensor(known), pilot, sigma, plan, rng, picture.n_pages, bands)
+    pixels, uncertainty = found.numpy()
+    pixels *= units.std
+    pixels += units.mean
+    uncertainty *= units.std
+    if keep_observed and picture.missing is not None:
+        return kept(Restored(pixels, uncertainty), picture)
+    return Restored(pixels, uncertainty, units.std * sigma)
 
 
 def fill_pixels(
-    y: Tensor, known: Tensor, pilot: Tensor, sigma: float, plan: Refinement, rng: torch.Generator
-) -> tuple[Tensor, Tensor]:
-    """Mean and deviation (H, W, C) of every pixel, where some are missing."""
-    size = min(FILL_SIZE, *y.shape[:2])
-    n_patches = (y.shape[0] - size + 1) * (y.shape[1] - size + 1)
+    y: Tensor,
+    known: Tensor,
+    pilot: Tensor,
+    sigma: float,
+    plan: Refinement,
+    rng: torch.Generator,
+    n_pages: int,
+    bands: Bands,
+) -> Tensor:
+    """(2, H, W, C): mean and deviation of every pixel, where some are missing."""
+    height = y.shape[0] // n_pages
+    size = min(FILL_SIZE, height, y.shape[1])
+    n_patches = (height - size + 1) * (y.shape[1] - size + 1) * n_pages
     n_groups = max(1, min(N_FILL_GROUPS, n_patches // N_PER_GROUP))
-    mean, variance = complete_pixels(y, known, pilot, sigma**2, size, n_groups, plan.n_fill_rounds, rng)
-    return mean, variance.sqrt()
+    found = complete_pixels(y, known, pilot, sigma**2, size, n_groups, plan.n_fill_rounds, rng, n_pages, bands)
+    found[1].sqrt_()
+    return found
 
 
 def refine_pixels(
-    y: Tensor, pilot: Tensor, sigma: float, patch_size: int, plan: Refinement, rng: torch.Generator
-) -> tuple[Tensor, Tensor, float]:
-    """Mean and deviation (H, W, C) of every pixel, and the deviation of the noise as found on the way.
+    y: Tensor,
+    pilot: Tensor,
+    sigma: float,
+    patch_size: int,
+    plan: Refinement,
+    rng: torch.Generator,
+    n_pages: int,
+    bands: Bands,
+) -> tuple[Tensor, float]:
+    """(2, H, W, C): mean and deviation of every pixel; and the deviation of the noise as found on the way.
 
     `y`, `pilot` (H, W, C): the picture and its first estimate; `sigma`: a guess of the noise.
     """
-    mean, variance, sigma2 = by_mixture(y, pilot, sigma**2, patch_size, plan, rng)
-    pilot = mean.float()
-    local_mean, local_variance = by_local_groups(y, pilot, sigma2, patch_size, plan)
+    mixture = mixture_of(y, pilot, sigma**2, patch_size, plan, rng, n_pages)
+    sigma2 = mixture.sigma2
+    wide = torch.zeros(2, *y.shape)
+    bands.fill("mixture", wide, n_pages, lambda band: by_mixture(y[band.page], mixture, patch_size, band.rows))
+    pilot, variance = wide
+    found = torch.zeros(2, *y.shape, dtype=torch.float64)
+
+    def of_band(band: Band) -> Tensor:
+        return by_local_groups(y[band.page], pilot[band.page], sigma2, patch_size, plan, band.rows)
+
+    bands.fill("local", found, n_pages, of_band)
     if plan.is_repeated:
-        again, _ = by_local_groups(y, (local_mean.float() + pilot) / 2, sigma2, patch_size, plan)
-        local_mean = (local_mean + again) / 2
-    return local_mean, CALIBRATION * (local_variance * variance).pow(0.25), sigma2**0.5
+        again = torch.zeros_like(found)
+        pilot = (found[0].float() + pilot) / 2
+        bands.fill("again", again, n_pages, of_band)
+        found[0] = (found[0] + again[0]) / 2
+    found[1].mul_(variance).pow_(0.25).mul_(CALIBRATION)
+    return found, sigma2**0.5
 
 
-def by_mixture(
-    y: Tensor, pilot: Tensor, sigma2: float, patch_size: int, plan: Refinement, rng: torch.Generator
-) -> tuple[Tensor, Tensor, float]:
-    """Mean and variance (H, W, C) under a mixture that starts from groups of the pilot's patches, and sigma2."""
-    height, width, n_channels = y.shape
-    n_places = (height - patch_size + 1) * (width - patch_size + 1)
+def mixture_of(
+    y: Tensor, pilot: Tensor, sigma2: float, patch_size: int, plan: Refinement, rng: torch.Generator, n_pages: int
+) -> Mixture:
+    """Fitted to patches of y, from groups of the pilot's; too many are thinned out."""
+    height, width, _ = y.shape
+    n_places = (height // n_pages - patch_size + 1) * (width - patch_size + 1) * n_pages
     stride = math.ceil((n_places / N_FITTED) ** 0.5)
-    patches = extract(y, patch_size, stride)
-    n_groups = max(1, min(N_GROUPS, len(patches) // N_PER_GROUP))
-    group = cluster(extract(pilot, patch_size, stride), n_groups, rng)
+    first = extract(pilot, patch_size, stride, n_pages)
+    n_groups = max(1, min(N_GROUPS, len(first) // N_PER_GROUP))
+    group = cluster(first, n_groups, rng)
+    del first
+    patches = extract(y, patch_size, stride, n_pages)
     sums = sums_of_groups(patches, group, n_groups)
-    is_free = ((patches == y.min()) | (patches == y.max())).float().mean(1) <= CLIPPED
+    low, high = y.min(), y.max()
+    is_free = torch.cat([((x == low) | (x == high)).float().mean(1) <= CLIPPED for x in patches.split(CHUNK)])
     of_free = sums if is_free.all() else sums_of_groups(patches[is_free], group[is_free], n_groups)
     sigma2 = min(sigma2, of_free.noise_variance(sigma2))
-    mixture = fit_mixture(patches, sums, sigma2, plan.n_rounds)
-    averages = Accumulator((height, width, n_channels), patch_size, 1, uniform_weights(patch_size))
-    for index in torch.arange(n_places).split(CHUNK):
+    return fit_mixture(patches, sums, sigma2, plan.n_rounds)
+
+
+def by_mixture(y: Tensor, mixture: Mixture, patch_size: int, rows: range) -> Tensor:
+    """(2, rows, W, C): mean and variance of the pixels in some rows of a page."""
+    height, width, n_channels = y.shape
+    averages = Accumulator((height, width, n_channels), patch_size, 1, uniform_weights(patch_size), rows)
+    n_columns, reach = len(averages.columns), overlapping(averages.rows, patch_size, rows)
+    for index in chunks(range(reach.start * n_columns, reach.stop * n_columns), CHUNK, len(averages.rows) * n_columns):
         averages.add(index, *mixture.moments(take(y, patch_size, index)))
-    return *averages.result(), sigma2
+    return averages.result()
 
 
-def by_local_groups(
-    y: Tensor, pilot: Tensor, sigma2: float, patch_size: int, plan: Refinement
-) -> tuple[Tensor, Tensor]:
-    """Mean and variance (H, W, C) under Gaussians of local groups of patches that are alike in the pilot.
+def by_local_groups(y: Tensor, pilot: Tensor, sigma2: float, patch_size: int, plan: Refinement, rows: range) -> Tensor:
+    """(2, rows, W, C): mean and variance under Gaussians of local groups of patches that are alike in the pilot.
 
     Average over the patch sizes of the plan; where the mixture has large patches, for much noise, groups are larger.
     """
@@ -157,7 +194,6 @@ def by_local_groups(
     found = []
     for side, n_similar in plan.local:
         size = min(side, *y.shape[:2])
-        groups = similar_patches(pilot, size, plan.step, plan.radius, round(growth * n_similar))
-        found.append(refine(y, pilot, groups, size, sigma2))
-    mean, variance = (torch.stack(each).mean(0) for each in zip(*found, strict=True))
-    return mean, variance
+        groups = similar_patches(pilot, size, plan.step, plan.radius, round(growth * n_similar), rows)
+        found.append(refine(y, pilot, groups, size, sigma2, rows))
+    return torch.stack(found).mean(0)

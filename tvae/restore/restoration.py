@@ -16,11 +16,13 @@ from torch import Tensor
 
 from tvae.core.fit import Fit
 from tvae.core.posterior import clean_moments, significant_states
+from tvae.core.source import Reader
 from tvae.core.streams import Stream, derive
 from tvae.data.patch_source import PatchSource
 from tvae.data.patches import AVERAGES, nearest
 from tvae.data.picture import Picture
 from tvae.restore.averaging import Accumulator
+from tvae.restore.bands import Band, Bands, chunks, overlapping
 
 CHUNK = 512  # patches restored at once
 PRUNE = 1e-4  # share of q left out
@@ -46,32 +48,54 @@ class Restored:
 
 
 @torch.no_grad()
-def restore(fit: Fit, picture: Picture, plan: Plan) -> Restored:
+def restore(fit: Fit, picture: Picture, plan: Plan, bands: Bands = Bands()) -> Restored:  # noqa: B008
     """The restored picture. To be called on all ranks: each estimates those patches whose states it has."""
-    height, width, n_channels = shape = picture.noisy.shape
-    dtype = fit.model.pi.dtype
     source = PatchSource(picture, plan.patch_size, plan.stride)
-    patches = source.reader(range(source.n_points), fit.units, fit.device, dtype)
-    place = nearest(shape, plan.patch_size, plan.train_stride, plan.stride).to(fit.device)  # whose states are taken
-    own = fit.points.own
-    is_own = (place >= own.start) & (place < own.stop)
-    weights = AVERAGES[plan.average](plan.patch_size)
-    sums = Accumulator((height, width, n_channels), plan.patch_size, plan.stride, weights)
-    for index in is_own.nonzero()[:, 0].split(CHUNK):
-        x, observed = patches.take(index)
-        packed = fit.points.sets.take(place[index] - own.start)
-        sums.add(index, *_moments(fit, x, packed, index, observed, plan.n_rounds))
+    patches = source.reader(range(source.n_points), fit.units, fit.device, fit.model.pi.dtype)
+    found = torch.empty(2, *picture.noisy.shape, dtype=torch.float64)
+
+    def of_band(band: Band) -> Tensor:
+        mean, variance = _of_band(fit, patches, (picture.page_height, *picture.noisy.shape[1:]), plan, band)
+        return torch.stack([fit.units.to_data(mean), variance.sqrt() * fit.units.std])
+
+    bands.fill("states", found, picture.n_pages, of_band, is_joint=True)
+    return kept(Restored(*found.numpy()), picture) if plan.keep_observed else Restored(*found.numpy())
+
+
+def kept(restored: Restored, picture: Picture) -> Restored:
+    """The same with the known pixels as they were, if some are missing."""
+    if picture.known is not None:
+        np.copyto(restored.pixels, picture.noisy, where=picture.known)
+        np.copyto(restored.uncertainty, 0, where=picture.known)
+    return restored
+
+
+def _of_band(fit: Fit, patches: Reader, shape: tuple[int, ...], plan: Plan, band: Band) -> Tensor:
+    """(2, rows, W, C): mean and variance of its pixels, as the model sees them; `shape`: of a page."""
+    height, width, n_channels = shape
+    sums = Accumulator((height, width, n_channels), plan.patch_size, plan.stride, _weights(plan), band.rows)
+    rows, columns = nearest(shape, plan.patch_size, plan.train_stride, plan.stride)  # whose states are taken
+    page, own, n = band.page.start // height, fit.points.own, len(rows) * len(columns)
+    n_trained = int(rows[-1]) + int(columns[-1]) + 1  # of a page
+    reach = overlapping(sums.rows, plan.patch_size, band.rows)
+    for index in chunks(range(reach.start * len(columns), reach.stop * len(columns)), CHUNK, n):
+        trained = page * n_trained + rows[index // len(columns)] + columns[index % len(columns)]
+        is_own = (trained >= own.start) & (trained < own.stop)
+        if is_own.any():
+            index, trained = index[is_own], trained[is_own] - own.start
+            number = (page * n + index).to(fit.device)
+            packed = fit.points.sets.take(trained.to(fit.device))
+            sums.add(index, *_moments(fit, *patches.take(number), packed, number, plan.n_rounds))
     sums.merge(fit.team)
-    mean, variance = (values.numpy() for values in sums.result())
-    pixels, uncertainty = fit.units.to_data(mean), np.sqrt(variance) * fit.units.std
-    if plan.keep_observed and picture.known is not None:
-        pixels = np.where(picture.known, picture.noisy, pixels)
-        uncertainty = np.where(picture.known, 0, uncertainty)
-    return Restored(pixels, uncertainty)
+    return sums.result()
+
+
+def _weights(plan: Plan) -> Tensor:
+    return AVERAGES[plan.average](plan.patch_size)
 
 
 def _moments(
-    fit: Fit, x: Tensor, packed: Tensor, index: Tensor, observed: Tensor | None, n_rounds: int
+    fit: Fit, x: Tensor, observed: Tensor | None, packed: Tensor, index: Tensor, n_rounds: int
 ) -> tuple[Tensor, Tensor]:
     """(B, D) each: mean and variance of the clean patches."""
     model, config, engine = fit.model, fit.config, fit.engine

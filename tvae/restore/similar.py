@@ -6,23 +6,33 @@ patch by two cumulative sums, is the distance of all patches to those at this of
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from tvae.data.patches import positions
+from tvae.restore.bands import chunks, overlapping
 
 FAR = 1e18  # distance of a place outside the picture
-ROWS = 64  # of reference patches at once: memory is theirs times the offsets
+ROWS = 16  # of reference patches at once: memory is theirs times the offsets
 
 
-def similar_patches(pixels: Tensor, patch_size: int, step: int, radius: int, n_similar: int) -> Tensor:
-    """(H, W, C) -> (G, n_similar) numbers of patches (at stride 1), nearest first: the first is the reference itself.
+def similar_patches(
+    pixels: Tensor, patch_size: int, step: int, radius: int, n_similar: int, rows: range | None = None
+) -> Iterator[Tensor]:
+    """(H, W, C) -> (G, n_similar) numbers of patches (at stride 1), nearest first, some groups at a time.
 
-    Reference patches are those of the grid of `step` pixels, whose neighbourhood reaches `radius` pixels away.
+    The first patch of a group is its reference. Reference patches are those of the grid of `step` pixels, whose
+    neighbourhood reaches `radius` pixels away; groups none of whose patches reach into `rows` may be left out.
     """
-    rows = positions(pixels.shape[0], patch_size, step)
-    return torch.cat([_of_rows(pixels, patch_size, step, radius, n_similar, part) for part in rows.split(ROWS)])
+    places = positions(pixels.shape[0], patch_size, step)
+    wanted = range(len(places))
+    if rows is not None:
+        wanted = overlapping(places, patch_size, range(rows.start - radius, rows.stop + radius))
+    for part in chunks(wanted, ROWS, len(places)):
+        yield _of_rows(pixels, patch_size, step, radius, n_similar, places[part])
 
 
 def _of_rows(pixels: Tensor, patch_size: int, step: int, radius: int, n_similar: int, rows: Tensor) -> Tensor:
@@ -31,11 +41,13 @@ def _of_rows(pixels: Tensor, patch_size: int, step: int, radius: int, n_similar:
     last_row, last_column = height - patch_size, width - patch_size
     top, bottom = int(rows[0]), int(rows[-1]) + patch_size
     here = pixels[top:bottom]
-    around = F.pad(pixels.permute(2, 0, 1), (radius,) * 4).permute(1, 2, 0)
+    above, below = max(0, top - radius), min(height, bottom + radius)
+    margins = radius, radius, radius - top + above, radius + bottom - below
+    around = F.pad(pixels[above:below].permute(2, 0, 1), margins).permute(1, 2, 0)
     offsets = [(dy, dx) for dy in range(-radius, radius + 1) for dx in range(-radius, radius + 1)]
     distance = pixels.new_empty(len(offsets), len(rows) * len(columns))
     for i, (dy, dx) in enumerate(offsets):
-        there = around[radius + dy + top : radius + dy + bottom, radius + dx : radius + dx + width]
+        there = around[radius + dy : radius + dy + bottom - top, radius + dx : radius + dx + width]
         difference = (here - there).square().sum(-1)
         down = F.pad(difference.cumsum(0), (0, 0, 1, 0))
         strips = down[rows - top + patch_size] - down[rows - top]  # (rows, W)

@@ -26,6 +26,7 @@ from tvae.data.picture import Picture
 from tvae.data.sets.image import ImageConfig
 from tvae.options.recipe import prepare
 from tvae.options.schema import Config
+from tvae.restore.bands import Bands
 from tvae.restore.refinement import refine_restored
 from tvae.restore.restoration import Plan, Restored, restore
 from tvae.run import checkpoint
@@ -185,14 +186,15 @@ class Session:
             n_rounds,
             bool(self.config.keep_known),
         )
-        return restore(self.fit, picture, plan)
+        return restore(self.fit, picture, plan, Bands(self.ranks))
 
     def _refine(self, restored: Restored) -> Restored:
         """With Gaussian residuals, if they are wanted."""
         picture, config = self.dataset.picture, self.config
         if picture is None or config.model.residual == "none":
             return restored
-        return refine_restored(picture, restored, bool(config.keep_known), config.effort, config.seed, self.ranks)
+        keeps, bands = bool(config.keep_known), Bands(self.ranks)
+        return refine_restored(picture, restored, keeps, config.effort, config.seed, bands)
 
     def _look(self) -> Restored | None:
         """The picture as of now, where its quality is recorded."""
