@@ -17,7 +17,7 @@ from tvae.data.sets.image import ImageConfig
 from tvae.options.recipe import prepare
 from tvae.restore import bands, completion, refinement, similar
 from tvae.restore.metrics import psnr
-from tvae.restore.refinement import REFINEMENTS, refine_restored
+from tvae.restore.refinement import REFINEMENTS, Refinement, refine_restored
 from tvae.restore.restoration import Plan, Restored, restore
 from tvae.run.session import Session
 
@@ -208,22 +208,21 @@ def test_all_but_few_pixels_missing(share, keep_observed):
     assert error(picture, found) < 1.3 * error(picture, blurred(picture))
 
 
-@pytest.mark.parametrize(("missing", "keep_observed"), [(0.0, False), (0.4, True)])
-@pytest.mark.parametrize("effort", ["fast", "best"])
-def test_bands_make_no_difference(missing, keep_observed, effort, monkeypatch):
-    """To the last bit, however high they are."""
-    picture = noisy_picture(waves(90, 31, 3), missing=missing)
-    monkeypatch.setattr(similar, "ROWS", 2)
-    monkeypatch.setattr(refinement, "CHUNK", 100)
-    monkeypatch.setattr(completion, "CHUNK", 100)
-    whole = refined(picture, keep_observed, effort)
-    for n_rows in (50, 7):
-        monkeypatch.setattr(bands, "ROWS_MAX", n_rows)
-        monkeypatch.setattr(bands, "ROWS_MIN", 1)
-        found = refined(picture, keep_observed, effort)
-        np.testing.assert_array_equal(found.pixels, whole.pixels)
-        np.testing.assert_array_equal(found.uncertainty, whole.uncertainty)
-        assert found.noise_level == whole.noise_level
+@pytest.mark.parametrize("missing", [0.0, 0.4])
+def test_bands_make_no_difference(missing, monkeypatch):
+    """To the last bit."""
+    plan = Refinement(1, ((3, 8), (4, 6)), is_repeated=True, step=2, radius=4, n_fill_rounds=2)
+    monkeypatch.setitem(REFINEMENTS, "fast", plan)
+    monkeypatch.setattr(similar, "ROWS", 3)
+    for module in (refinement, completion):
+        monkeypatch.setattr(module, "CHUNK", 150)
+    picture = noisy_picture(waves(50, 21), missing=missing)
+    whole = refined(picture)
+    monkeypatch.setattr(bands, "ROWS_MAX", 19)
+    found = refined(picture)
+    np.testing.assert_array_equal(found.pixels, whole.pixels)
+    np.testing.assert_array_equal(found.uncertainty, whole.uncertainty)
+    assert found.noise_level == whole.noise_level
 
 
 def test_two_processes_refine_one_picture(tmp_path, monkeypatch):
