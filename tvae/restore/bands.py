@@ -64,7 +64,8 @@ class Bands:
         out.zero_()
         bands = split(height // n_pages, n_pages, width * n_channels, self.team.size)
         for i, band in enumerate(bands):
-            self.tell(stage, i, len(bands))
+            if i % self.team.size == 0:
+                self.tell(stage, i, len(bands))
             if is_joint or i % self.team.size == self.team.rank:
                 name = f"{stage}-{band.place.start}-{band.place.stop}"
                 out[:, band.place] = self.one(name, lambda band=band: compute(band), is_joint)  # type: ignore[misc]
@@ -76,7 +77,7 @@ class Bands:
         return compute()
 
     def tell(self, stage: str, n_done: int, n_bands: int) -> None:
-        """Called before each band."""
+        """Called on all ranks before each of them has a band."""
 
 
 def overlapping(places: Tensor, patch_size: int, rows: range) -> range:

@@ -10,6 +10,7 @@ FIGURE_DIR, TENSORBOARD_DIR = "figures", "tensorboard"
 CHECKPOINT, PREVIOUS, NEW = "checkpoint.pt", "checkpoint.previous.pt", "checkpoint.new.pt"
 DAMAGED = "checkpoint.damaged.pt"  # a newest checkpoint that could not be read
 PARTS = "checkpoint.part-*.pt"  # states of many ranks, or many of one
+BANDS = "restored.band-*.pt"  # of a picture, until all of it is restored
 STATES = "states.{}.bin"  # the states of a rank, where they do not fit into memory
 
 # Everything a run may write; nothing else in the directory is ever touched.
@@ -17,5 +18,5 @@ NAMED = (
     CONFIG, FINGERPRINT, METRICS, HISTORY, LOG, FIGURE_DIR, TENSORBOARD_DIR, *OUTPUT_PICTURES,
     CHECKPOINT, PREVIOUS, NEW, DAMAGED,
 )  # fmt: skip
-PATTERNS = (PARTS, STATES.format("*"))
+PATTERNS = (PARTS, BANDS, STATES.format("*"))
 IN_FOLDERS = {FIGURE_DIR: tuple(FIGURES), TENSORBOARD_DIR: ("events.out.tfevents.*",)}

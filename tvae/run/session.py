@@ -23,12 +23,10 @@ from tvae.core.units import Units
 from tvae.data.atomic import DiskFull
 from tvae.data.dataset import Dataset
 from tvae.data.picture import Picture
-from tvae.data.sets.image import ImageConfig
 from tvae.options.recipe import prepare
 from tvae.options.schema import Config
 from tvae.restore.bands import Bands
-from tvae.restore.refinement import refine_restored
-from tvae.restore.restoration import Plan, Restored, restore
+from tvae.restore.restoration import Restored
 from tvae.run import checkpoint
 from tvae.run.cadence import Cadence
 from tvae.run.connection import join
@@ -39,6 +37,7 @@ from tvae.run.logs import log_to_file
 from tvae.run.progress import progress, summary
 from tvae.run.ranks import LostRank, Ranks
 from tvae.run.record import Record, WrittenRecord
+from tvae.run.restoring import KeptBands, restore_by_states, restore_picture
 from tvae.run.result import check_output, deliver, is_complete
 from tvae.run.run_directory import check_ranks, claimed, read_metrics
 from tvae.run.setup import make_fit
@@ -159,10 +158,8 @@ class Session:
 
     def finish(self) -> dict[str, Any]:
         """Restore the picture, if the data are patches of one, and report the metrics."""
-        is_first = self.config.model.residual != "none"  # estimate of two, whose details hardly matter
-        restored = self._restore(0 if is_first else self.config.restore_rounds)
-        if restored is not None:
-            self.record.add_restored(self._refine(restored))
+        with self._noting_failure(), self._stop() as stop:
+            self._restore(stop)
         metrics = self.record.finish()
         self.ranks.meet()
         if self.path is not None:
@@ -172,33 +169,21 @@ class Session:
             log.info("%s", summary(metrics, self.path))
         return metrics
 
-    def _restore(self, n_rounds: int) -> Restored | None:
-        options, picture = self.config.dataset, self.dataset.picture
-        if picture is None or not isinstance(options, ImageConfig):
-            return None
-        assert options.patch_size is not None
-        assert options.train_stride is not None
-        plan = Plan(
-            options.patch_size,
-            options.train_stride,
-            options.stride,
-            options.average,
-            n_rounds,
-            bool(self.config.keep_known),
-        )
-        return restore(self.fit, picture, plan, Bands(self.ranks))
-
-    def _refine(self, restored: Restored) -> Restored:
-        """With Gaussian residuals, if they are wanted."""
-        picture, config = self.dataset.picture, self.config
-        if picture is None or config.model.residual == "none":
-            return restored
-        keeps, bands = bool(config.keep_known), Bands(self.ranks)
-        return refine_restored(picture, restored, keeps, config.effort, config.seed, bands)
+    def _restore(self, stop: Stop) -> None:
+        picture = self.dataset.picture
+        if picture is None:
+            return
+        kept = None if self.path is None else KeptBands(self.path, self.fit, stop, self.ranks)
+        bands = kept or Bands(self.ranks)
+        self.record.add_restored(restore_picture(self.fit, picture, self.config, bands))
+        if kept is not None:
+            kept.clear()
 
     def _look(self) -> Restored | None:
         """The picture as of now, where its quality is recorded."""
-        return None if self.path is None else self._restore(0)
+        if self.path is None or self.dataset.picture is None:
+            return None
+        return restore_by_states(self.fit, self.dataset.picture, self.config, 0, Bands(self.ranks))
 
     def _save(self) -> None:
         if self.path is None:
@@ -225,7 +210,7 @@ class Session:
             yield
         except Exception as error:
             with suppress(DiskFull, OSError):
-                self.record.write("interrupted" if isinstance(error, LostRank) else "failed")
+                self.record.write("interrupted" if isinstance(error, (LostRank, Interrupted)) else "failed")
             raise
 
 

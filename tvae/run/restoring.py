@@ -1,0 +1,89 @@
+"""The restoration of a run's picture, band by band; what is done is kept in the run directory until it is finished.
+
+A restoration that was stopped, by whatever, is resumed by the same command: bands that were kept are read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+from torch import Tensor
+
+import tvae
+from tvae.core.fit import Fit
+from tvae.data.picture import Picture
+from tvae.data.sets.image import ImageConfig
+from tvae.options.schema import Config
+from tvae.restore.bands import Bands
+from tvae.restore.refinement import refine_restored
+from tvae.restore.restoration import Plan, Restored, restore
+from tvae.run.files import BANDS
+from tvae.run.ranks import Ranks
+from tvae.run.sealed import DamagedCheckpoint, read, write
+from tvae.run.signals import Interrupted, Stop, queue_again
+
+
+def restore_by_states(fit: Fit, picture: Picture, config: Config, n_rounds: int, bands: Bands) -> Restored:
+    """As the model has it; `n_rounds`: E-steps before."""
+    options = config.dataset
+    assert isinstance(options, ImageConfig)
+    assert options.patch_size is not None
+    assert options.train_stride is not None
+    keeps = bool(config.keep_known)
+    plan = Plan(options.patch_size, options.train_stride, options.stride, options.average, n_rounds, keeps)
+    return restore(fit, picture, plan, bands)
+
+
+def restore_picture(fit: Fit, picture: Picture, config: Config, bands: Bands) -> Restored:
+    """By states, and with Gaussian residuals, if they are wanted."""
+    if config.model.residual == "none":
+        return restore_by_states(fit, picture, config, config.restore_rounds, bands)
+    first = restore_by_states(fit, picture, config, 0, bands)  # an estimate whose details hardly matter
+    return refine_restored(picture, first, bool(config.keep_known), config.effort, config.seed, bands)
+
+
+class KeptBands(Bands):
+    """Bands in files of the run directory, for the ranks of a run that may be asked to stop."""
+
+    def __init__(self, directory: Path, fit: Fit, stop: Stop, ranks: Ranks):
+        super().__init__(ranks)
+        self.directory, self.stop, self.ranks = directory, stop, ranks
+        digest = hashlib.sha256(tvae.__version__.encode())
+        for name, value in fit.model.parameters_by_name().items():
+            digest.update(name.encode() + value.cpu().numpy().tobytes())
+        self.identity = digest.hexdigest()  # configuration and data are the directory's
+
+    def one(self, name: str, compute: Callable[[], Tensor], is_joint: bool) -> Tensor:
+        """From its file, if there is one; else computed, and written."""
+        path = self.directory / BANDS.replace("*", name)
+        found = self._read(path)
+        if is_joint and not all(self.ranks.gather(found is not None)):
+            found = None
+        if found is None:
+            found = compute()
+            if self.ranks.is_leader or not is_joint:
+                write(path, {"identity": self.identity, "values": found})
+        return found
+
+    def _read(self, path: Path) -> Tensor | None:
+        try:
+            content = read(path)
+        except DamagedCheckpoint:  # or there is none
+            return None
+        values = content.get("values")
+        return values if content.get("identity") == self.identity and isinstance(values, Tensor) else None
+
+    def tell(self, stage: str, n_done: int, n_bands: int) -> None:
+        """Stop here, if that is wanted."""
+        if self.ranks.any(self.stop()):
+            if self.ranks.any(self.stop.is_at_limit):
+                queue_again(self.ranks)
+            raise Interrupted("interrupted while restoring; the same command resumes from there")
+
+    def clear(self) -> None:
+        """Remove the files."""
+        if self.ranks.is_leader:
+            for file in (*self.directory.glob(BANDS), *self.directory.glob(f".{BANDS}.partial")):
+                file.unlink(missing_ok=True)
