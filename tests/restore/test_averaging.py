@@ -46,7 +46,7 @@ def mixtures(image, patch_size, stride, mean, variance, weights, certainty):
         side, n_channels = range(patch_size), image.shape[2]
         places = [(top + i, left + j, c) for i in side for j in side for c in range(n_channels)]
         for d, place in enumerate(places):
-            held.setdefault(place, []).append((certainty[n] * weights[d // n_channels], mean[n, d], variance[n, d]))
+            held.setdefault(place, []).append((certainty[n, d] * weights[d // n_channels], mean[n, d], variance[n, d]))
     means, variances = torch.empty_like(image), torch.empty_like(image)
     for place, entries in held.items():
         weight, m, v = (torch.stack(column) for column in zip(*entries, strict=True))
@@ -58,20 +58,21 @@ def mixtures(image, patch_size, stride, mean, variance, weights, certainty):
 
 
 @untimed
-@given(grids(), st.integers(1, 9), st.booleans(), st.randoms(use_true_random=False))
-def test_result_equals_a_loop_in_any_order(grid, n_at_once, alike, order):
-    """`alike`: all patches count the same."""
+@given(grids(), st.integers(1, 9), st.sampled_from(["alike", "patches", "values"]), st.randoms(use_true_random=False))
+def test_result_equals_a_loop_in_any_order(grid, n_at_once, certain, order):
+    """`certain`: what counts differently, if anything does."""
     image, patch_size, stride = grid
     mean, variance, weights = estimates(image, patch_size, stride)
-    certainty = torch.ones(len(mean)) if alike else torch.rand(len(mean)) + 0.1
+    certainty = {"alike": None, "patches": torch.rand(len(mean)) + 0.1, "values": torch.rand(mean.shape) + 0.1}[certain]
     before = mean.clone(), variance.clone(), weights.clone()
     sums = Accumulator(tuple(image.shape), patch_size, stride, weights)
     numbers = list(range(len(mean)))
     order.shuffle(numbers)
     for index in torch.tensor(numbers).split(n_at_once):
-        sums.add(index, mean[index], variance[index], None if alike else certainty[index])
+        sums.add(index, mean[index], variance[index], None if certainty is None else certainty[index])
     sums.merge(ALONE)
-    expected = mixtures(image, patch_size, stride, mean, variance, weights, certainty)
+    counts = torch.ones_like(mean) if certainty is None else certainty.view(len(mean), -1).expand_as(mean)
+    expected = mixtures(image, patch_size, stride, mean, variance, weights, counts)
     for found, wanted in zip(sums.result(), expected, strict=True):
         torch.testing.assert_close(found, wanted)
     for value, copy in zip((mean, variance, weights), before, strict=True):

@@ -41,14 +41,17 @@ class Accumulator:
         self.sums = torch.zeros(3, 1 + self.n_values + 1, dtype=torch.float64)
 
     def add(self, index: Tensor, mean: Tensor, variance: Tensor, certainty: Tensor | None = None) -> None:
-        """Count in the patches with these numbers (B,); mean and variance (B, D); `certainty` (B,): their weights."""
+        """Count in the patches with these numbers (B,); mean and variance (B, D).
+
+        `certainty` (B,) or (B, D): what each patch or each value of it counts.
+        """
         index, (_, width, n_channels) = index.cpu(), self.shape
         corner = self.rows[index // len(self.columns)] * width + self.columns[index % len(self.columns)]
         place = (corner * n_channels - self.first)[:, None] + self.within
         place = place.clamp_(-1, self.n_values).add_(1).flatten()
         weights = self.weights.expand(len(index), -1)
         if certainty is not None:
-            weights = weights * certainty.cpu().double()[:, None]
+            weights = weights * certainty.cpu().double().view(len(index), -1)
         for total, values in zip(self.sums[:2], (mean, variance + mean.square()), strict=True):
             total.index_add_(0, place, (values.cpu().double() * weights).flatten())
         self.sums[2].index_add_(0, place, weights.flatten())

@@ -27,6 +27,7 @@ from tvae.restore.mixture import CHUNK, N_MIN, cluster
 CHUNK_VALUES = 1 << 22  # of the matrices at once
 N_CANDIDATES = 3
 N_FITTED, N_FILLED = 300_000, 3_000_000  # patches, about, that the groups are fitted to and pixels estimated from
+THINNED = 2  # pixels, at least, between the patches that the groups are fitted to
 RIDGE = 1e-3  # of the mean variance, added to every covariance
 
 
@@ -92,7 +93,7 @@ class Moments:
 
 def evidence(y: Tensor, observed: Tensor, groups: Groups, which: Tensor, s: float) -> Tensor:
     """(N,): log of the size of group `which` (N,) times the density of the observed values, up to constants."""
-    factor = torch.linalg.cholesky(_observed_part(groups.covariance[which], observed, s))
+    factor = torch.linalg.cholesky(observed_part(groups.covariance[which], observed, s))
     centred = ((y - groups.mean[which]) * observed)[..., None]
     distance = torch.linalg.solve_triangular(factor, centred, upper=False).square().sum((1, 2))
     log_det = 2 * factor.diagonal(dim1=1, dim2=2).log().sum(1)
@@ -102,16 +103,16 @@ def evidence(y: Tensor, observed: Tensor, groups: Groups, which: Tensor, s: floa
 def conditional(y: Tensor, observed: Tensor, mean: Tensor, covariance: Tensor, s: float) -> tuple[Tensor, Tensor]:
     """y, observed (n, D) of one group -> (n, D), (n, D, D): mean and covariance given what is observed."""
     cross = covariance * observed[:, :, None]  # (n, D, D): rows of what is not observed are zero
-    factor = torch.linalg.cholesky(_observed_part(covariance.expand(len(y), -1, -1), observed, s))
+    factor = torch.linalg.cholesky(observed_part(covariance.expand(len(y), -1, -1), observed, s))
     gain = torch.cholesky_solve(cross, factor)
     estimate = mean + (gain.transpose(1, 2) @ ((y - mean) * observed)[..., None])[..., 0]
     return estimate, covariance - cross.transpose(1, 2) @ gain
 
 
-def _observed_part(covariance: Tensor, observed: Tensor, s: float) -> Tensor:
-    """(n, D, D): C_oo + s I for what is observed, the identity for the rest."""
+def observed_part(covariance: Tensor, observed: Tensor, s: float) -> Tensor:
+    """(..., D, D) and (..., D): C_oo + s I for what is observed, the identity for the rest."""
     known = observed.to(covariance.dtype)
-    masked = covariance * known[:, :, None] * known[:, None]
+    masked = covariance * known[..., :, None] * known[..., None, :]
     return masked + torch.diag_embed(known * s + (1 - known))
 
 
@@ -187,7 +188,9 @@ def complete_pixels(
     """
     height, width, _ = y.shape
     n_places = (height // n_pages - patch_size + 1) * (width - patch_size + 1) * n_pages
-    fitted, last = (min(max(1, patch_size // 2), math.ceil((n_places / most) ** 0.5)) for most in (N_FITTED, N_FILLED))
+    most = max(1, patch_size // 2)  # pixels between patches, for every pixel to be in several
+    fitted = min(most, max(THINNED, math.ceil((n_places / N_FITTED) ** 0.5)))
+    last = min(most, math.ceil((n_places / N_FILLED) ** 0.5))
     first = extract(pilot, patch_size, fitted, n_pages)
     group = cluster(first, n_groups, rng)
     moments = Moments(n_groups, first.shape[1])

@@ -24,6 +24,7 @@ from tvae.data.picture import Picture
 from tvae.restore.averaging import Accumulator
 from tvae.restore.bands import Band, Bands, chunks, overlapping
 from tvae.restore.completion import complete_pixels
+from tvae.restore.local_filling import fill_locally
 from tvae.restore.local_groups import refine
 from tvae.restore.mixture import CHUNK, Mixture, cluster, fit_mixture, sums_of_groups
 from tvae.restore.restoration import Restored, kept
@@ -38,10 +39,9 @@ MUCH_NOISE = 35.0  # deviation in grey levels of 0..255
 SIDE_MIN = 16  # pixels; smaller pictures have too few patches for a covariance
 SIZE_FOR_LITTLE_NOISE, SIZE_FOR_MUCH_NOISE = 8, 10  # pixels along a side of the mixture's patches
 LARGER_GROUPS = 1.4
-SAFE = 0.985  # of the estimated noise: on texture estimates are too high, and too high costs more than too low
 N_FITTED = 300_000  # patches, about; of more than that the mixture is fitted to every so many pixels
 N_PER_GROUP = 100  # patches, at least, on average
-FILL_SIZE = 8  # pixels along a side of the patches that missing pixels are filled in by
+FILL_SIZE, FILL_SIZE_OF_COLOUR = 8, 5  # pixels along a side of the patches that missing pixels are filled in by
 SIGMA_OF_KNOWN = 1 / 255  # of the peak: deviation of pixels that are taken for exact
 SIGMA_MIN = 1e-4  # of the peak; less noise than that is taken for none
 
@@ -55,13 +55,16 @@ class Refinement:
     is_repeated: bool = False  # local groups once more, found on the picture that they gave
     step: int = 3  # pixels between the patches that groups are formed around
     radius: int = 15  # pixels: how far away alike patches are looked for
-    n_fill_rounds: int = 4  # of EM, where pixels are missing
+    n_fill_rounds: int = 3  # of EM, where pixels are missing
+    n_fill_passes: int = 8  # of filling from local groups, each on the result of the one before
+    fill_size: int = 5  # pixels along a side of their patches
+    n_fill_similar: int = 30  # patches of such a group
 
 
 REFINEMENTS = {
-    "fast": Refinement(n_rounds=2, local=((6, 60),), n_fill_rounds=2),
+    "fast": Refinement(n_rounds=2, local=((6, 60),), n_fill_rounds=2, n_fill_passes=2),
     "default": Refinement(),
-    "best": Refinement(n_rounds=4, is_repeated=True, step=2, n_fill_rounds=10),
+    "best": Refinement(n_rounds=4, is_repeated=True, step=2, n_fill_rounds=5, n_fill_passes=16),
 }
 
 
@@ -85,7 +88,7 @@ def refine_restored(
     units = Units(float(picture.noisy[known].mean()), picture.grey_range)
     noisy, pilot = (units.to_model(torch.from_numpy(each)).float() for each in (picture.noisy, first.pixels))
     plan, rng = REFINEMENTS[effort], generator(seed, "groups")
-    sigma = max(SAFE * estimate_noise(picture.noisy, picture.missing) / units.std, SIGMA_MIN)
+    sigma = max(estimate_noise(picture.noisy, picture.missing) / units.std, SIGMA_MIN)
     if picture.missing is None:
         size = min(patch_size_for(sigma, 1.0), picture.page_height, noisy.shape[1])
         found, sigma = refine_pixels(noisy, pilot, sigma, size, plan, rng, picture.n_pages, bands)
@@ -113,11 +116,22 @@ def fill_pixels(
 ) -> Tensor:
     """(2, H, W, C): mean and deviation of every pixel, where some are missing."""
     height = y.shape[0] // n_pages
-    size = min(FILL_SIZE, height, y.shape[1])
+    size = min(FILL_SIZE if y.shape[2] == 1 else FILL_SIZE_OF_COLOUR, height, y.shape[1])
     n_patches = (height - size + 1) * (y.shape[1] - size + 1) * n_pages
     n_groups = max(1, min(N_FILL_GROUPS, n_patches // N_PER_GROUP))
     found = complete_pixels(y, known, pilot, sigma**2, size, n_groups, plan.n_fill_rounds, rng, n_pages, bands)
-    found[1].sqrt_()
+    variance = found[1].clone()
+    size, n_similar = min(plan.fill_size, height, y.shape[1]), plan.n_fill_similar
+
+    def of_band(band: Band) -> Tensor:
+        images = y[band.page], known[band.page], pilot[band.page]
+        groups = similar_patches(images[2], size, plan.step, plan.radius, n_similar, band.rows)
+        return fill_locally(*images, groups, size, sigma**2, band.rows)
+
+    for i in range(plan.n_fill_passes):
+        pilot = (torch.where(known, y, found[0]) if sigma <= SIGMA_OF_KNOWN else found[0]).to(y.dtype)
+        bands.fill(f"filled again {i}", found, n_pages, of_band)
+    found[1].mul_(variance).pow_(0.25)
     return found
 
 
