@@ -32,8 +32,8 @@ def fill_locally(
 ) -> Tensor:
     """(2, rows, W, C): mean and variance of every pixel in `rows`, all by default.
 
-    `y`, `known`, `first` (H, W, C): values, which of them are known, and a first estimate; `parts`, (G, n) each: numbers
-    of similar patches; `s`: variance of the noise.
+    `y`, `known`, `first` (H, W, C): values, which of them are known, and a first estimate; `parts`, (G, n) each:
+    numbers of similar patches; `s`: variance of the noise.
     """
     height, width, n_channels = y.shape
     sums = Accumulator((height, width, n_channels), patch_size, 1, torch.ones(patch_size**2), rows)
