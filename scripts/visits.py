@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 
-from tvae.core import fit as fit_module
 from tvae.core.errors import UserError
 from tvae.core.evolution import SELECTIONS, EaConfig, draw_flips, flip
 from tvae.core.fit import Fit
@@ -96,17 +95,13 @@ def phases(fit: Fit) -> Iterator[dict[str, float]]:
 
         return wrapper
 
-    engine, significant_states = fit.engine, fit_module.significant_states
-    add, step = fit.totals.add, fit.optimiser.step
-    fit.engine = replace(engine, e_step=timed("E-step", engine.e_step), gradient=timed("gradient", engine.gradient))
-    fit_module.significant_states = timed("weights", significant_states)
-    fit.totals.add = timed("sums", add)  # type: ignore[method-assign]
+    engine, step = fit.engine, fit.optimiser.step
+    fit.engine = replace(engine, visit=timed("E-step and gradient", engine.visit))
     fit.optimiser.step = timed("Adam", step)  # type: ignore[method-assign]
     try:
         yield spent
     finally:
-        fit.engine, fit_module.significant_states = engine, significant_states
-        fit.totals.add, fit.optimiser.step = add, step  # type: ignore[method-assign]
+        fit.engine, fit.optimiser.step = engine, step  # type: ignore[method-assign]
 
 
 def dense_visit(fit: Fit) -> Visit:

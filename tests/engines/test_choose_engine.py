@@ -29,13 +29,18 @@ class OtherLikelihood(Gaussian):
 
 
 def parts(engine):
-    """Which engines do the E-step, the gradient, the products and Adam, and whether torch works on one thread."""
+    """Which engines do the E-step, the gradient, the products and Adam, and whether torch works on one thread.
+
+    Where it does, the kernel does the visit as a whole.
+    """
+    is_whole = engine.at_work is native.torch_on_one_thread
+    assert (engine.visit is native.visit_batch) == is_whole
     return (
         "native" if engine.e_step is native.e_step else "torch",
         "native" if engine.gradient is native.gradient else "torch",
         "native" if engine.products is native.PRODUCTS else "torch",
         "native" if engine.optimiser is native.Adam else "torch",
-        engine.at_work is native.torch_on_one_thread,
+        is_whole,
     )
 
 

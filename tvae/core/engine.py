@@ -1,4 +1,4 @@
-"""What an engine does for the training loop: the E-step, the decoder's gradient, products with packed states, Adam.
+"""What an engine does for the training loop: the visit of a minibatch and its parts, products with packed states, Adam.
 
 An engine is put together once, where training is set up (`tvae.engines.choose_engine`), from the functions that suit
 the model, the search and the device. The loop calls them and does not ask which they are. All functions with the same
@@ -10,14 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from tvae.core.evolution import EaConfig
+from tvae.core.learning import Totals
 from tvae.core.model import Model
-from tvae.core.posterior import EStep, Rows
+from tvae.core.posterior import EStep, Rows, significant_states
 from tvae.core.products import Products
 from tvae.core.streams import Stream
 
@@ -47,9 +48,44 @@ class GradientFunction(Protocol):
         """
 
 
+class Minibatch(NamedTuple):
+    x: Tensor  # (B, D)
+    observed: Tensor | None  # (B, D) bool
+    packed: Tensor  # (B, S, ceil(H/8)): the states
+    rng: Stream
+    n_points: int  # data points in it, those of other ranks included
+
+
+class VisitFunction(Protocol):
+    def __call__(
+        self, model: Model, ea: EaConfig, prune: float, batch: Minibatch, totals: Totals
+    ) -> tuple[Tensor, list[Tensor]]:
+        """E-step and gradient at one go; what an epoch sums up is added to `totals`.
+
+        Returns the new states (B, S, ceil(H/8)) and the gradients, [] where the M-step is exact. `prune`: see
+        `core.posterior.significant_states`.
+        """
+
+
+def visit_by(e_step: EStepFunction, gradient: GradientFunction, products: Products) -> VisitFunction:
+    """The visit, put together from its parts."""
+
+    def visit(
+        model: Model, ea: EaConfig, prune: float, batch: Minibatch, totals: Totals
+    ) -> tuple[Tensor, list[Tensor]]:
+        x, observed = batch.x, batch.observed
+        step = e_step(model, ea, x, batch.packed, batch.rng, observed)
+        rows = significant_states(step, prune)
+        totals.add(model, x, step, rows, observed, products)
+        return step.packed, [] if totals.is_exact else gradient(model, x, rows, observed, batch.n_points)
+
+    return visit
+
+
 @dataclass(frozen=True)
 class Engine:
     name: str
+    visit: VisitFunction
     e_step: EStepFunction
     gradient: GradientFunction
     products: Products

@@ -17,14 +17,13 @@ from typing import Any, Optional
 import torch
 from torch import Tensor
 
-from tvae.core.engine import Engine
+from tvae.core.engine import Engine, Minibatch
 from tvae.core.errors import TrainingFailed
 from tvae.core.evolution import EaConfig
 from tvae.core.fields import option
 from tvae.core.learning import Totals, update_closed_forms
 from tvae.core.model import Model, ModelConfig
 from tvae.core.points import Points
-from tvae.core.posterior import EStep, significant_states
 from tvae.core.schedule import LrConfig, make_schedule
 from tvae.core.states import StatesConfig
 from tvae.core.streams import Stream, derive, generator
@@ -144,25 +143,19 @@ class Fit:
 
         `index` (B,): this rank's data points in it; `n_in_batch`: those of all ranks.
         """
-        x, observed, step = self._evolve(self.points, index, seed)
-        rows = significant_states(step, self.config.prune)
-        self.totals.add(self.model, x, step, rows, observed, self.engine.products)
+        points, config = self.points, self.config
+        x, observed = points.rows(index)
+        rng = Stream(seed, index + points.own.start)
+        batch = Minibatch(x, observed, points.sets.take(index), rng, n_in_batch)
+        packed, gradients = self.engine.visit(self.model, config.ea, config.prune, batch, self.totals)
+        points.sets.put(index, packed)
         if self.is_exact:
             return
-        gradients = self.engine.gradient(self.model, x, rows, observed, n_in_batch)
         self.team.add([*gradients, self.n_wanting])
         for parameter, gradient in zip(self.model.decoder.parameters(), gradients, strict=True):
             parameter.grad = gradient
         self.optimiser.step()
         self.schedule.step()
-
-    def _evolve(self, points: Points, index: Tensor, seed: int) -> tuple[Tensor, Tensor | None, EStep]:
-        """An E-step on data points of this rank, which are returned with it."""
-        x, observed = points.rows(index)
-        rng = Stream(seed, index + points.own.start)
-        step = self.engine.e_step(self.model, self.config.ea, x, points.sets.take(index), rng, observed)
-        points.sets.put(index, step.packed)
-        return x, observed, step
 
     def finish_epoch(self) -> Epoch:
         """The closed-form updates, and the report."""
@@ -193,7 +186,10 @@ class Fit:
         seed, total = derive(self.config.seed, "test", self.epoch), torch.zeros(1, dtype=torch.float64)
         with self.engine.at_work():
             for index in torch.arange(len(held_out.own), device=self.device).split(self.config.batch_size):
-                _, _, step = self._evolve(held_out, index, seed)
+                x, observed = held_out.rows(index)
+                rng = Stream(seed, index + held_out.own.start)
+                step = self.engine.e_step(self.model, self.config.ea, x, held_out.sets.take(index), rng, observed)
+                held_out.sets.put(index, step.packed)
                 total += step.elbo.double().sum().item()
         self.team.add([total])
         return self.units.elbo_to_data(total.item() / held_out.n_points, held_out.n_values)

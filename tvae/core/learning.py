@@ -24,7 +24,7 @@ class Totals:
 
     def __init__(self, model: Model, is_exact: bool, is_masked: bool):
         n_latents, n_outputs = model.n_latents, model.decoder.n_outputs
-        self.device = model.pi.device
+        self.device, self.is_exact = model.pi.device, is_exact
         self.dtype = torch.float32 if self.device.type == "mps" else torch.float64
         self.sums = {name: self._zeros() for name in ("n_points", "n_observed", "elbo", "n_accepted")}
         for name, shape in model.likelihood.statistics_shapes().items():
@@ -54,7 +54,7 @@ class Totals:
         for name, value in model.likelihood.statistics(x, step.weights, step.error, observed).items():
             sums[name] += value
         sums["active"] += products.multiply_transposed(rows.packed, rows.weight[:, None], len(sums["active"]))[:, 0]
-        if "gram" in sums:
+        if self.is_exact:
             self._add_normal_equations(x, rows, observed, products)
 
     def _add_normal_equations(self, x: Tensor, rows: Rows, observed: Tensor | None, products: Products) -> None:
@@ -75,7 +75,7 @@ class Totals:
 @torch.no_grad()
 def update_closed_forms(model: Model, totals: Totals) -> None:
     """Eq. (5), and before it the exact decoder where its normal equations were added up."""
-    if "gram" in totals.sums:
+    if totals.is_exact:
         solve_linear(model, totals)
     model.pi.copy_((totals["active"] / totals["n_points"]).clamp(PI_MIN, 1 - PI_MIN))
     model.likelihood.update(totals.sums)

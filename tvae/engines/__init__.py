@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 
-from tvae.core.engine import Engine
+from tvae.core.engine import Engine, visit_by
 from tvae.core.evolution import EaConfig
 from tvae.core.model import Model
 from tvae.core.products import UNPACKED
@@ -21,15 +21,19 @@ def choose_engine(model: Model, ea: EaConfig, imputes: bool = False, is_exact_ma
     """
     if not native.is_usable(model):
         gradient = torch_engine.gradient_by(UNPACKED, imputes)
-        return Engine("torch", torch_engine.e_step, gradient, UNPACKED, torch_engine.adam, nullcontext)
+        visit = visit_by(torch_engine.e_step, gradient, UNPACKED)
+        return Engine("torch", visit, torch_engine.e_step, gradient, UNPACKED, torch_engine.adam, nullcontext)
     products = native.PRODUCTS
     has_e_step = native.has_e_step(model, ea)
     has_gradient = native.has_gradient(model) and not imputes
     is_whole = has_e_step and has_gradient and not is_exact_masked
+    e_step = native.e_step if has_e_step else torch_engine.e_step
+    gradient = native.gradient if has_gradient else torch_engine.gradient_by(products, imputes)
     return Engine(
         name="native" if is_whole else "native and torch",
-        e_step=native.e_step if has_e_step else torch_engine.e_step,
-        gradient=native.gradient if has_gradient else torch_engine.gradient_by(products, imputes),
+        visit=native.visit_batch if is_whole else visit_by(e_step, gradient, products),
+        e_step=e_step,
+        gradient=gradient,
         products=products,
         optimiser=native.Adam,
         # What a visit then leaves to torch is tiny, and not worth the waking of its threads.

@@ -81,6 +81,16 @@ def test_a_set_of_all_states_is_evaluated_and_stays(hidden):
     assert ours.n_accepted == rng.n_drawn == 0
 
 
+def test_more_states_than_are_decoded_at_once():
+    """Groups of two data points each; all start from the same states, so that most are decoded once."""
+    model, x, packed = setting(14, [9], 7, 3000)
+    packed[1:] = packed[0]
+    ours, theirs = (
+        engine.e_step(model, EaConfig(), x, packed, Stream(0, torch.arange(5))) for engine in (native, torch_engine)
+    )
+    assert_same(ours, theirs, 14, rtol=1e-9, atol=1e-9)
+
+
 def test_inputs_stay_as_they_are_and_need_not_be_contiguous():
     model, x, packed = setting(20, [16], 9, 24)
     twice = (x.repeat_interleave(2, 1), packed.repeat_interleave(2, 1))

@@ -59,7 +59,16 @@ template <class T, Activation A> Vec<T> activation(Vec<T> x) {
 // A word with ones where the 64 values are not zero.
 template <class T> Word nonzero(const T *value) {
   Word word = 0;
-#if defined(__AVX2__)
+#if defined(__AVX512F__)
+  for (int i = 0; i < 64; i += WIDTH<T>) {
+    Word bits;
+    if constexpr (sizeof(T) == 4)
+      bits = _mm512_cmp_ps_mask(_mm512_loadu_ps(value + i), _mm512_setzero_ps(), _CMP_NEQ_UQ);
+    else
+      bits = _mm512_cmp_pd_mask(_mm512_loadu_pd(value + i), _mm512_setzero_pd(), _CMP_NEQ_UQ);
+    word |= bits << i;
+  }
+#elif defined(__AVX2__)
   for (int i = 0; i < 64; i += WIDTH<T>) {
     Word bits;
     if constexpr (sizeof(T) == 4)

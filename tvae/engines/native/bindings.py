@@ -53,8 +53,16 @@ class GradientTask(ctypes.Structure):
         ("decoder", Network),
         *((name, c_int64) for name in ("n_rows", "n_latents", "n_threads")),
         ("scale", c_double),
-        *((name, c_void_p) for name in ("point", "packed", "weight", "x", "observed")),
+        *((name, c_void_p) for name in ("point", "packed", "weight", "mu", "x", "observed")),
         *((name, c_void_p) for name in ("weight_gradients", "bias_gradients")),
+    ]
+
+
+class VisitTask(ctypes.Structure):
+    _fields_ = [
+        ("search", EStepTask),
+        *((name, c_double) for name in ("prune", "scale", "elbo", "error", "n_accepted")),
+        *((name, c_void_p) for name in ("active", "weight_gradients", "bias_gradients")),
     ]
 
 
@@ -66,7 +74,13 @@ class AdamTask(ctypes.Structure):
     ]
 
 
-STRUCTURES = (Network, EStepTask, GradientTask, AdamTask)  # in the order of `kernel_sizes`, which `loading` compares
+STRUCTURES = (
+    Network,
+    EStepTask,
+    GradientTask,
+    VisitTask,
+    AdamTask,
+)  # in the order of `kernel_sizes`, which `loading` compares
 
 
 class Arguments:

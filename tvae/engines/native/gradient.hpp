@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "activations.hpp"
+#include "backward.hpp"
 #include "layers.hpp"
 #include "products.hpp"
 #include "rows.hpp"
@@ -17,25 +18,11 @@
 
 namespace {
 
-template <class T> T dot(const T *a, const T *b, int64_t size) {
-  constexpr int64_t W = WIDTH<T>;
-  Vec<T> sum[4]{};
-  T total = 0;
-  int64_t i = 0;
-  for (; i + 4 * W <= size; i += 4 * W)
-    for (int j = 0; j < 4; ++j) sum[j] += vec(a + i + j * W) * vec(b + i + j * W);
-  for (; i + W <= size; i += W) sum[0] += vec(a + i) * vec(b + i);
-  for (; i < size; ++i) total += a[i] * b[i];
-  sum[0] = (sum[0] + sum[1]) + (sum[2] + sum[3]);
-  for (int j = 0; j < W; ++j) total += sum[0][j];
-  return total;
-}
-
-template <class T> class Backward {
+template <class T> class Gradient {
   const GradientTask &task;
-  const std::vector<Layer<T>> layers;
-  const int64_t n_rows, n_bytes, n_outputs, width, stride, n_words;
-  static constexpr int64_t ROWS = 16, UNITS = 16;  // that a thread takes at a time
+  const std::vector<Layer<T>> &layers;
+  const int64_t n_rows, n_bytes, n_outputs, mu_stride, width, stride, n_words;
+  static constexpr int64_t ROWS = 16, UNITS = 16, NEAR_ROWS = 32;  // that a thread takes, and reads, at a time
   Array<T> &value;  // (n_layers, R, stride): each layer's sums, then its values; the last layer's gradients
   Array<T> &slope;  // (n_layers - 1, R, stride): gradients of the hidden layers' sums
   Array<Word> &on;  // (n_layers - 1, R, n_words): which values are not zero
@@ -47,32 +34,33 @@ template <class T> class Backward {
   Word *ones(int64_t layer, int64_t row) { return on.data() + (layer * n_rows + row) * n_words; }
 
 public:
-  Backward(const GradientTask &task, Array<T> &value, Array<T> &slope, Array<Word> &on)
-      : task(task), layers(hidden_layers<T>(task.decoder)), n_rows(task.n_rows),
-        n_bytes((task.n_latents + 7) / 8), n_outputs(task.decoder.sizes[task.decoder.n_layers]),
-        width(widest(task.decoder, layers)), stride(stride_for<T>(width)), n_words(width / 64), value(value),
-        slope(slope), on(on) {
+  struct Memory {
+    Array<T> value, slope;
+    Array<Word> on;
+  };
+
+  Gradient(const GradientTask &task, const std::vector<Layer<T>> &layers, Memory &memory)
+      : task(task), layers(layers), n_rows(task.n_rows), n_bytes((task.n_latents + 7) / 8),
+        n_outputs(task.decoder.sizes[task.decoder.n_layers]), mu_stride(output_stride(task.decoder, layers)),
+        width(widest(task.decoder, layers)), stride(stride_for<T>(width)), n_words(width / 64), value(memory.value),
+        slope(memory.slope), on(memory.on) {
     const int64_t n_hidden = layers.size();
     value.resize((n_hidden + 1) * n_rows * stride), slope.resize(n_hidden * n_rows * stride);
     on.resize(n_hidden * n_rows * n_words);
   }
 
-  void run() {
+  // The layers' weights have to be packed.
+  void add_to(Phases &phases) {
     const int64_t n_hidden = layers.size(), n_first = task.decoder.sizes[1];
-    Phases phases;
-    for (const auto &layer : layers) phases.add(layer.n_panels, [&](int64_t panel) { layer.pack(panel); });
     phases.add((n_rows + ROWS - 1) / ROWS,
-               [&](int64_t part) { forward(part * ROWS, std::min(n_rows, (part + 1) * ROWS)); });
+               [this](int64_t part) { forward(part * ROWS, std::min(n_rows, (part + 1) * ROWS)); });
     for (int64_t i = n_hidden; i > 0; --i)
       phases.add((layers[i - 1].n_in + UNITS - 1) / UNITS, [this, i](int64_t part) {
         backward(i, part * UNITS, std::min(layers[i - 1].n_in, (part + 1) * UNITS));
       });
+    phases.add(1, [this](int64_t) { add_last_bias(); });
     multiply_transposed(phases, task.packed, slopes(0, 0), stride, static_cast<T *>(task.weight_gradients[0]), n_rows,
-                        task.n_latents, n_first, task.n_threads);
-    phases.run(task.n_threads);
-    T *last = static_cast<T *>(task.bias_gradients[n_hidden]);
-    std::fill_n(last, n_outputs, T(0));
-    for (int64_t r = 0; r < n_rows; ++r) add_row(last, T(1), slopes(n_hidden, r), last, n_outputs);
+                        task.n_latents, n_first);
   }
 
 private:
@@ -80,53 +68,84 @@ private:
   void forward(int64_t first, int64_t end) {
     std::vector<int32_t> list(8 * n_bytes);
     const Network &net = task.decoder;
-    for (int64_t r = first; r < end; ++r) {
+    const bool is_known = task.mu;
+    for (int64_t r = first; r < end && !(is_known && layers.empty()); ++r) {
       const int64_t n_ones = list_ones(task.packed + r * n_bytes, n_bytes, list.data());
       sum_rows(static_cast<const T *>(net.biases[0]), static_cast<const T *>(net.weights[0]), net.sizes[1], list.data(),
                n_ones, values(0, r));
     }
     for (size_t i = 0; i < layers.size(); ++i) {
-      for (int64_t r = first; r < end; ++r) {
-        activate(RELU, values(i, r), ones(i, r), layers[i].n_in);
-        std::copy_n(layers[i].bias, layers[i].n_out, values(i + 1, r));
-      }
-      layers[i].apply(end - first, ones(i, first), n_words, values(i, first), values(i + 1, first), stride);
+      for (int64_t r = first; r < end; ++r) activate(RELU, values(i, r), ones(i, r), layers[i].n_in);
+      if (!is_known || i + 1 < layers.size())
+        layers[i].apply(end - first, ones(i, first), n_words, values(i, first), stride, values(i + 1, first), stride);
     }
-    for (int64_t r = first; r < end; ++r) {
-      T *difference = values(layers.size(), r);
-      const T factor = static_cast<const T *>(task.weight)[r] * task.scale;
-      add_row(difference, T(-1), static_cast<const T *>(task.x) + task.point[r] * n_outputs, difference, n_outputs);
-      for (int64_t d = 0; d < n_outputs; ++d) difference[d] *= factor;
-      if (task.observed)
-        for (int64_t d = 0; d < n_outputs; ++d) difference[d] *= task.observed[task.point[r] * n_outputs + d];
-    }
+    for (int64_t r = first; r < end; ++r) differentiate(r, is_known ? static_cast<const T *>(task.mu[r]) : nullptr);
+  }
+
+  // The gradient of row r's outputs; in place of `mu` if that is null.
+  void differentiate(int64_t r, const T *mu) {
+    T *difference = values(layers.size(), r);
+    const T factor = static_cast<const T *>(task.weight)[r] * task.scale;
+    add_row(mu ? mu : difference, T(-1), static_cast<const T *>(task.x) + task.point[r] * n_outputs, difference,
+            n_outputs);
+    for (int64_t d = 0; d < n_outputs; ++d) difference[d] *= factor;
+    if (task.observed)
+      for (int64_t d = 0; d < n_outputs; ++d) difference[d] *= task.observed[task.point[r] * n_outputs + d];
+    std::fill(difference + n_outputs, difference + mu_stride, T(0));
   }
 
   // Units [first, end) of the layer below layer i: gradients of their outgoing weights, their sums and their biases.
   void backward(int64_t i, int64_t first, int64_t end) {
     const Layer<T> &layer = layers[i - 1];
-    T *gradient = static_cast<T *>(task.weight_gradients[i]), *bias = static_cast<T *>(task.bias_gradients[i - 1]);
-    std::fill(gradient + first * layer.n_out, gradient + end * layer.n_out, T(0));
-    std::fill(bias + first, bias + end, T(0));
-    for (int64_t r = 0; r < n_rows; ++r) {
-      const T *in = values(i - 1, r), *above = slopes(i, r);
-      T *below = slopes(i - 1, r);
-      std::fill(below + first, below + end, T(0));
-      const Word word = ones(i - 1, r)[first / 64] >> first % 64 & ((Word(1) << UNITS) - 1);
-      for (Word rest = word; rest; rest &= rest - 1) {
-        const int64_t k = first + __builtin_ctzll(rest);
-        below[k] = dot(layer.weight + k * layer.n_out, above, layer.n_out);
-        bias[k] += below[k];
-        add_row(gradient + k * layer.n_out, in[k], above, gradient + k * layer.n_out, layer.n_out);
+    const int64_t n_columns = layer.n_columns();
+    Array<T> sums(UNITS * n_columns);
+    for (int64_t r = 0; r < n_rows; r += NEAR_ROWS) {
+      const int64_t count = std::min(NEAR_ROWS, n_rows - r);
+      clear_slopes(i - 1, r, count, first, end);
+      for (int64_t k = first; k < end; ++k) {
+        Word rows = 0;  // of these, where the unit is on
+        for (int64_t j = 0; j < count; ++j) rows |= (ones(i - 1, r + j)[k / 64] >> k % 64 & 1) << j;
+        for (int64_t which = 0; which < layer.n_panels; ++which) {
+          const int64_t column = which * layer.panel_size();
+          ADD_SLOPES<T>[layer.panel](rows, stride, layer.packed_row(which, k), values(i - 1, r) + k,
+                                     slopes(i, r) + column, &sums[(k - first) * n_columns + column],
+                                     slopes(i - 1, r) + k);
+        }
       }
     }
+    T *gradient = static_cast<T *>(task.weight_gradients[i]), *bias = static_cast<T *>(task.bias_gradients[i - 1]);
+    for (int64_t k = first; k < end; ++k)
+      std::copy_n(&sums[(k - first) * n_columns], layer.n_out, gradient + k * layer.n_out);
+    std::fill(bias + first, bias + end, T(0));
+    for (int64_t r = 0; r < n_rows; ++r) add_row(bias + first, T(1), slopes(i - 1, r) + first, bias + first, end - first);
+  }
+
+  // Also those behind the last unit, up to whole vectors, as a layer reads them.
+  void clear_slopes(int64_t layer, int64_t row, int64_t count, int64_t first, int64_t end) {
+    const int64_t to = end == layers[layer].n_in ? width : end;
+    for (int64_t r = row; r < row + count; ++r) std::fill(slopes(layer, r) + first, slopes(layer, r) + to, T(0));
+  }
+
+  void add_last_bias() {
+    T *last = static_cast<T *>(task.bias_gradients[layers.size()]);
+    std::fill_n(last, n_outputs, T(0));
+    for (int64_t r = 0; r < n_rows; ++r) add_row(last, T(1), slopes(layers.size(), r), last, n_outputs);
   }
 };
 
+// Memory that a thread keeps from call to call.
+template <class T> typename Gradient<T>::Memory &gradient_memory() {
+  static thread_local typename Gradient<T>::Memory memory;
+  return memory;
+}
+
 template <class T> void run_gradient(const GradientTask &task) {
-  static thread_local Array<T> value, slope;
-  static thread_local Array<Word> on;
-  Backward<T>(task, value, slope, on).run();
+  const auto layers = hidden_layers<T>(task.decoder);
+  Phases phases;
+  for (const auto &layer : layers) phases.add(layer.n_panels, [&](int64_t panel) { layer.pack(panel); });
+  Gradient<T> gradient(task, layers, gradient_memory<T>());
+  gradient.add_to(phases);
+  phases.run(task.n_threads);
 }
 
 }  // namespace

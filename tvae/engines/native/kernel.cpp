@@ -1,4 +1,4 @@
-// The E-step, the decoder's gradient, Adam and products with packed states, in plain C++ behind a C interface.
+// The visit of a minibatch, its E-step and gradient by themselves, Adam and products with packed states, in plain C++ behind a C interface.
 //
 // Every layer is a sum of rows: in the first layer the rows whose latents are on, in the others the rows whose hidden
 // unit is not zero, times its value. A set of 64 inputs is a word, and the loop runs over the word's ones, so the cost
@@ -11,15 +11,20 @@
 #include "products.hpp"
 #include "tasks.hpp"
 #include "threads.hpp"
+#include "visit.hpp"
 
 extern "C" {
 
 // What loading.py compares before it calls anything else.
 const char *kernel_version() { return KERNEL_VERSION; }
 void kernel_sizes(int64_t *sizes) {
-  for (const size_t size : {sizeof(Network), sizeof(EStepTask), sizeof(GradientTask), sizeof(AdamTask)}) *sizes++ = size;
+  for (const size_t size :
+       {sizeof(Network), sizeof(EStepTask), sizeof(GradientTask), sizeof(VisitTask), sizeof(AdamTask)})
+    *sizes++ = size;
 }
 
+void visit_float(VisitTask *task) { run_visit<float>(*task); }
+void visit_double(VisitTask *task) { run_visit<double>(*task); }
 void e_step_float(EStepTask *task) { run_e_step<float>(*task); }
 void e_step_double(EStepTask *task) { run_e_step<double>(*task); }
 void gradient_float(const GradientTask *task) { run_gradient<float>(*task); }
@@ -35,7 +40,7 @@ void adam_double(const AdamTask *task) { run_adam<double>(*task); }
   void multiply_transposed_##T(const uint8_t *packed, const T *grad, T *out, int64_t n_rows, int64_t n_latents,        \
                                int64_t n_columns, int64_t n_threads) {                                                 \
     Phases phases;                                                                                                     \
-    multiply_transposed(phases, packed, grad, n_columns, out, n_rows, n_latents, n_columns, n_threads);                \
+    multiply_transposed(phases, packed, grad, n_columns, out, n_rows, n_latents, n_columns);                           \
     phases.run(n_threads);                                                                                             \
   }                                                                                                                    \
   void add_moments_##T(const uint8_t *packed, const T *weight, const int64_t *point, double *gram, T *mean,            \

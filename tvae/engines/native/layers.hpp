@@ -11,9 +11,11 @@
 
 namespace {
 
-constexpr int PANEL_MAX = 12;  // vectors of outputs summed up in registers; AVX2 has 16
+constexpr int PANEL_MAX = 12;             // vectors of outputs summed up in registers; AVX2 has 16, AVX-512 32
+constexpr int64_t NEAR_BYTES = 24 << 10;  // of weights that stay in the nearest cache while states pass by
 
-template <class T> using AddRows = void (*)(int64_t, const Word *, int64_t, const T *, const T *, T *, int64_t);
+template <class T>
+using AddRows = void (*)(int64_t, const Word *, int64_t, Word, const T *, int64_t, const T *, T *, int64_t);
 template <class T>
 constexpr AddRows<T> ADD_ROWS[PANEL_MAX + 1] = {
     nullptr,        add_rows<T, 1>, add_rows<T, 2>, add_rows<T, 3>,  add_rows<T, 4>,  add_rows<T, 5>, add_rows<T, 6>,
@@ -22,7 +24,7 @@ constexpr AddRows<T> ADD_ROWS[PANEL_MAX + 1] = {
 // A layer behind the first: its weights cut into panels of P vectors of outputs, [panel][input][P vectors].
 template <class T> struct Layer {
   int64_t n_in, n_out, n_panels, panel;  // panel: vectors in each
-  T *packed;
+  T *packed, *start;         // start (n_columns,): the bias, then zeros
   const T *weight, *bias;
 
   Layer(int64_t n_in, int64_t n_out, const T *weight, const T *bias)
@@ -35,19 +37,28 @@ template <class T> struct Layer {
   int64_t n_columns() const { return n_panels * panel_size(); }
 
   void pack(int64_t which) const {
-    const int64_t start = which * panel_size(), count = std::clamp<int64_t>(n_out - start, 0, panel_size());
-    T *to = packed + start * n_in;
+    const int64_t begin = which * panel_size(), count = std::clamp<int64_t>(n_out - begin, 0, panel_size());
+    std::fill(std::copy_n(bias + begin, count, start + begin), start + begin + panel_size(), T(0));
+    T *to = packed + begin * n_in;
     for (int64_t k = 0; k < n_in; ++k, to += panel_size()) {
-      std::copy_n(weight + k * n_out + start, count, to);
+      std::copy_n(weight + k * n_out + begin, count, to);
       std::fill(to + count, to + panel_size(), T(0));
     }
   }
-  // sum (n, n_out) += value (n, n_in) @ weight, where `on` marks the values that are not zero; rows `stride` apart
-  void apply(int64_t n, const Word *on, int64_t on_stride, const T *value, T *sum, int64_t stride) const {
+  const T *packed_row(int64_t which, int64_t k) const { return packed + (which * n_in + k) * panel_size(); }
+
+  // out (n, n_columns) = bias + value (n, n_in) @ weight, where `on` marks the values that are not zero
+  void apply(int64_t n, const Word *on, int64_t n_words, const T *value, int64_t stride, T *out,
+             int64_t out_stride) const {
+    for (int64_t s = 0; s < n; ++s) std::copy_n(start, n_columns(), out + s * out_stride);
+    const bool is_wide = 64 * panel_size() * static_cast<int64_t>(sizeof(T)) > NEAR_BYTES;
+    const Word half = ~Word(0) >> 32;
     for (int64_t which = 0; which < n_panels; ++which)
       for (int64_t k = 0; k < n_in; k += 64)
-        ADD_ROWS<T>[panel](n, on + k / 64, on_stride, value + k, packed + (which * n_in + k) * panel_size(),
-                           sum + which * panel_size(), stride);
+        for (const Word mask : {is_wide ? half : ~Word(0), is_wide ? ~half : Word(0)})
+          if (mask)
+            ADD_ROWS<T>[panel](n, on + k / 64, n_words, mask, value + k, stride, packed_row(which, k),
+                               out + which * panel_size(), out_stride);
   }
 };
 
@@ -59,15 +70,20 @@ template <class T> std::vector<Layer<T>> hidden_layers(const Network &net) {
   for (int64_t i = 1; i < net.n_layers; ++i) {
     layers.emplace_back(net.sizes[i], net.sizes[i + 1], static_cast<const T *>(net.weights[i]),
                         static_cast<const T *>(net.biases[i]));
-    size += layers.back().n_in * layers.back().n_columns();
+    size += (layers.back().n_in + 1) * layers.back().n_columns();
   }
   memory.resize(size);
-  size = 0;
+  T *next = memory.data();
   for (auto &layer : layers) {
-    layer.packed = memory.data() + size;
-    size += layer.n_in * layer.n_columns();
+    layer.packed = next, layer.start = next + layer.n_in * layer.n_columns();
+    next = layer.start + layer.n_columns();
   }
   return layers;
+}
+
+// Room for the outputs of the decoder, in whole vectors.
+template <class T> int64_t output_stride(const Network &net, const std::vector<Layer<T>> &layers) {
+  return layers.empty() ? round_up(net.sizes[1], WIDTH<T>) : layers.back().n_columns();
 }
 
 // Room for the inputs or outputs of any layer, in whole words.

@@ -2,80 +2,79 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <vector>
 
-#include "evaluation.hpp"
-#include "layers.hpp"
+#include "decoding.hpp"
+#include "known_states.hpp"
 #include "order.hpp"
-#include "rows.hpp"
+#include "point.hpp"
 #include "tasks.hpp"
 #include "vectors.hpp"
 
 namespace {
 
+inline bool is_on(const uint8_t *state, int64_t latent) { return state[latent / 8] >> latent % 8 & 1; }
+
 template <class T> class Population {
   using Rank = decltype(rank(T()));
   const EStepTask *task;
   const T *logit;
-  int64_t n_bytes, n = 0, n_evaluated = 0;
-  Evaluation<T> evaluation;
-  Array<uint8_t> states;    // (n, n_bytes)
-  Array<uint64_t> code;     // (n,)
-  Array<double> log_prior;  // (n,)
-  Array<T> error;           // (n,)
-  Array<Rank> ranks;        // (n,)
-  Array<int32_t> slots;     // hash table of codes: 1 + place of the state, 0 if empty
-  Array<int32_t> ones;      // latents that are on
+  int64_t n_bytes, mu_stride, n = 0, n_evaluated = 0, n_decoded = 0;
+  KnownStates<T> *known;
+  Decoding<T> *decoding;
+  Point<T> point;
+  Array<uint8_t> states;     // (n, n_bytes)
+  Array<uint64_t> code;      // (n,)
+  Array<double> log_prior;   // (n,)
+  Array<T> error;            // (n,)
+  Array<const T *> mu;       // (n,): where the decoder's output is
+  Array<T> own_mu;           // (n_decoded, mu_stride): of the new states that are not known
+  Array<int32_t> undecoded;  // places of states to be decoded
+  Array<Rank> ranks;         // (n,)
+  Array<int32_t> slots;      // hash table of codes: 1 + place of the state, 0 if empty
+  Array<int32_t> kept;       // (S,): places of the fittest, once written
 
 public:
   Array<T> fitness;  // (n,): the log-joint
 
-  void prepare(const EStepTask &task, const std::vector<Layer<T>> &layers) {
-    this->task = &task;
+  void prepare(const EStepTask &task, const std::vector<Layer<T>> &layers, KnownStates<T> &known) {
+    this->task = &task, this->known = &known, decoding = &decoding_of_thread<T>();
     logit = static_cast<const T *>(task.logit);
-    n_bytes = (task.n_latents + 7) / 8;
-    const int64_t n_max = task.n_states + task.n_generations * task.n_parents * task.n_children;
+    n_bytes = (task.n_latents + 7) / 8, mu_stride = output_stride(task.decoder, layers);
+    const int64_t n_new = task.n_generations * task.n_parents * task.n_children, n_max = task.n_states + n_new;
     int64_t n_slots = 1;
     while (n_slots < 2 * n_max) n_slots *= 2;
-    states.resize(n_max * n_bytes), code.resize(n_max), log_prior.resize(n_max);
+    states.resize(n_max * n_bytes), code.resize(n_max), log_prior.resize(n_max), mu.resize(n_max);
     error.resize(n_max), fitness.resize(n_max), ranks.resize(n_max), slots.resize(n_slots);
-    ones.resize(8 * n_bytes);
-    evaluation.prepare(task, layers);
+    own_mu.resize(n_new * mu_stride), undecoded.reserve(n_new), kept.resize(task.n_states);
+    decoding->prepare(task.decoder, layers);
+    point.prepare(task, mu_stride);
   }
 
-  // Start again with the old states of a data point, at the places from 0 to S - 1.
-  void read(int64_t point) {
+  // Start again with the old states of a data point, at the places from 0 to S - 1; they are `known` from `place` on.
+  void read(int64_t which, int64_t place) {
     const int64_t n_states = task->n_states;
-    evaluation.read_point(point);
+    point.read(which);
     std::fill(slots.begin(), slots.end(), 0);
-    std::copy_n(task->packed + point * n_states * n_bytes, n_states * n_bytes, states.data());
-    n = n_evaluated = 0;
-    for (int64_t s = 0; s < n_states; ++s) {
-      uint64_t sum = 0;
-      double prior = task->log_off;
-      const int64_t n_ones = list_ones(state(s), n_bytes, ones.data());
-      for (int64_t i = 0; i < n_ones; ++i) {
-        sum += task->numbers[ones[i]];
-        prior += logit[ones[i]];
-      }
-      evaluation.sum_first(ones.data(), n_ones, add(sum, prior));
-      find_or_claim(sum, s);
+    std::copy_n(task->packed + which * n_states * n_bytes, n_states * n_bytes, states.data());
+    std::copy_n(known->code.data() + place, n_states, code.data());
+    std::copy_n(known->log_prior.data() + place, n_states, log_prior.data());
+    n_evaluated = n_decoded = 0;
+    for (n = 0; n < n_states; ++n) {
+      mu[n] = known->mu_of(place + n);
+      find_or_claim(code[n], n);
     }
     evaluate();
   }
 
-  void read_parent(int32_t place) {
-    const int64_t n_ones = list_ones(state(place), n_bytes, ones.data());
-    evaluation.read_parent(ones.data(), n_ones);
-  }
-
-  // The place of a child of the parent read last, which is at `place`. A state that is known keeps its place.
-  int32_t mutate(int32_t place, const int64_t *flips) {
+  // The place of a child of the state at `parent`. A state that this data point has already keeps its place.
+  int32_t mutate(int32_t parent, const int64_t *flips) {
     uint8_t *child = states.data() + n * n_bytes;
-    std::copy_n(state(place), n_bytes, child);
-    uint64_t its_code = code[place];
-    double prior = log_prior[place];
+    std::copy_n(state(parent), n_bytes, child);
+    uint64_t its_code = code[parent];
+    double prior = log_prior[parent];
     for (int64_t i = 0; i < task->n_flips; ++i) {
       const bool was_off = !is_on(child, flips[i]);
       child[flips[i] / 8] ^= 1 << flips[i] % 8;
@@ -83,33 +82,62 @@ public:
       prior += was_off ? logit[flips[i]] : -logit[flips[i]];
     }
     const int32_t found = find_or_claim(its_code, n);
-    if (found == n) evaluation.inherit(child, flips, add(its_code, prior));
-    return found;
+    if (found < n) return found;
+    code[n] = its_code, log_prior[n] = prior, mu[n] = known->find(its_code);
+    if (!mu[n]) undecoded.push_back(n);
+    return n++;
   }
 
   // Evaluate the states that were added since the last time.
   void evaluate() {
-    const int64_t first = n_evaluated;
-    n_evaluated = n;
-    evaluation.evaluate(n - first, log_prior.data() + first, error.data() + first, fitness.data() + first);
+    T *to = own_mu.data() + n_decoded * mu_stride;
+    decoding->decode(undecoded.size(), [&](int64_t i) { return state(undecoded[i]); }, to);
+    for (const int32_t place : undecoded) mu[place] = own_mu.data() + n_decoded++ * mu_stride;
+    undecoded.clear();
+    for (; n_evaluated < n; ++n_evaluated) {
+      error[n_evaluated] = point.error(mu[n_evaluated]);
+      fitness[n_evaluated] = point.log_joint(log_prior[n_evaluated], error[n_evaluated]);
+    }
   }
 
   // Keep the S fittest, of equally fit ones those found first.
-  void write(int64_t point) {
+  void write(int64_t which) {
     const int64_t n_states = task->n_states;
     for (int64_t i = 0; i < n; ++i) ranks[i] = rank(fitness[i]);
     const Rank least = threshold(ranks.data(), n, n_states);
     int64_t n_tied = n_states;
     for (int64_t i = 0; i < n; ++i) n_tied -= ranks[i] > least;
-    int64_t to = point * n_states, n_new = 0;
+    int64_t to = which * n_states, n_new = 0, n_kept = 0;
     for (int64_t i = 0; i < n; ++i) {
       if (ranks[i] < least || (ranks[i] == least && n_tied-- <= 0)) continue;
       std::copy_n(state(i), n_bytes, task->new_packed + to * n_bytes);
       static_cast<T *>(task->error)[to] = error[i];
       static_cast<T *>(task->log_joint)[to++] = fitness[i];
+      kept[n_kept++] = i;
       n_new += i >= n_states;
     }
-    task->n_accepted[point] = n_new;
+    task->n_accepted[which] = n_new;
+  }
+
+  // The kept states that matter, see core/posterior.py: those with q of at least prune / S, or all.
+  void weigh(double prune, Significant<T> &found) const {
+    T highest = fitness[kept[0]];
+    for (const int32_t place : kept) highest = std::max(highest, fitness[place]);
+    double sum = 0, sum_kept = 0, errors = 0;
+    found.clear();
+    for (const int32_t place : kept) {
+      const T share = std::exp(fitness[place] - highest);
+      sum += share, errors += static_cast<double>(share) * error[place];
+    }
+    const double least = prune / kept.size() * sum;
+    for (const int32_t place : kept) {
+      const T share = std::exp(fitness[place] - highest);
+      if (prune > 0 && !(share >= least)) continue;
+      found.add(state(place), n_bytes, share, mu[place], mu_stride);
+      sum_kept += share;
+    }
+    for (auto &weight : found.weight) weight /= sum_kept;
+    found.elbo = highest + std::log(sum), found.error = errors / sum;
   }
 
 private:
@@ -123,13 +151,6 @@ private:
       if (code[slots[slot] - 1] == wanted) return slots[slot] - 1;
     slots[slot] = place + 1;
     return place;
-  }
-
-  // Add the state at place n; returns where its first sums go.
-  T *add(uint64_t its_code, double its_log_prior) {
-    if (n - n_evaluated == BLOCK) evaluate();
-    code[n] = its_code, log_prior[n] = its_log_prior;
-    return evaluation.first_sums(n++ - n_evaluated);
   }
 };
 

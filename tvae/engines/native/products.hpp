@@ -32,8 +32,9 @@ void multiply(const uint8_t *packed, const T *weight, const T *bias, T *out, int
 // always taken in the order of r.
 template <class T>
 void multiply_transposed(Phases &phases, const uint8_t *packed, const T *grad, int64_t stride, T *out, int64_t n_rows,
-                         int64_t n_latents, int64_t n_columns, int64_t n_threads) {
-  const int64_t n_bytes = (n_latents + 7) / 8, at_once = round_up((n_columns + n_threads - 1) / n_threads, 16);
+                         int64_t n_latents, int64_t n_columns) {
+  constexpr int64_t at_once = 64;
+  const int64_t n_bytes = (n_latents + 7) / 8;
   phases.add((n_columns + at_once - 1) / at_once, [=](int64_t part) {
     const int64_t first = part * at_once, count = std::min(at_once, n_columns - first);
     for (int64_t h = 0; h < n_latents; ++h) std::fill_n(out + h * n_columns + first, count, T(0));

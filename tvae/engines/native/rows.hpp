@@ -50,20 +50,27 @@ inline int64_t list_ones(const uint8_t *packed, int64_t n_bytes, int32_t *ones) 
   return count;
 }
 
-// sum[s] += value[s][k] rows[k] over the ones k of a word on[s], for n states s and P vectors of outputs.
+// sum[s] += value[s][k] rows[k] over the ones k of n words, for P vectors of outputs. The words are every `on_stride`-th
+// of `on`, of which those inputs count that are in `mask`.
 template <class T, int P>
-void add_rows(int64_t n, const Word *on, int64_t on_stride, const T *value, const T *rows, T *sum, int64_t stride) {
+void add_rows(int64_t n, const Word *on, int64_t on_stride, Word mask, const T *value, int64_t stride, const T *rows,
+              T *sum, int64_t sum_stride) {
   constexpr int W = WIDTH<T>;
-  for (int64_t s = 0; s < n; ++s, on += on_stride, value += stride, sum += stride) {
-    Vec<T> total[P];
-    for (int p = 0; p < P; ++p) total[p] = vec(sum + p * W);
-    for (Word word = *on; word; word &= word - 1) {
+  for (int64_t s = 0; s < n; ++s, on += on_stride, value += stride, sum += sum_stride) {
+    Vec<T> total[P], other[P];  // few vectors at a time would wait for their last addition
+    for (int p = 0; p < P; ++p) total[p] = vec(sum + p * W), other[p] = Vec<T>{};
+    Word word = *on & mask;
+    if constexpr (P <= 6)
+      for (Word rest; (rest = word & (word - 1)); word = rest & (rest - 1)) {
+        const int k = __builtin_ctzll(word), l = __builtin_ctzll(rest);
+        for (int p = 0; p < P; ++p) total[p] += value[k] * vec(rows + (k * P + p) * W);
+        for (int p = 0; p < P; ++p) other[p] += value[l] * vec(rows + (l * P + p) * W);
+      }
+    for (; word; word &= word - 1) {
       const int k = __builtin_ctzll(word);
-      const T factor = value[k];
-      const T *row = rows + k * (P * W);
-      for (int p = 0; p < P; ++p) total[p] += factor * vec(row + p * W);
+      for (int p = 0; p < P; ++p) total[p] += value[k] * vec(rows + (k * P + p) * W);
     }
-    for (int p = 0; p < P; ++p) vec(sum + p * W) = total[p];
+    for (int p = 0; p < P; ++p) vec(sum + p * W) = P <= 6 ? total[p] + other[p] : total[p];
   }
 }
 

@@ -34,9 +34,19 @@ struct GradientTask {
   double scale;                                           // of the loss, see gradient.hpp
   const int64_t *point;                                   // (R,)
   const uint8_t *packed;                                  // (R, ceil(H/8))
-  const void *weight, *x;                                 // (R,), (B, D)
+  const void *weight;                                     // (R,)
+  const void *const *mu;                                  // (R,): of each row, or null if they are not known
+  const void *x;                                          // (B, D)
   const uint8_t *observed;                                // (B, D) or null
   void *const *weight_gradients, *const *bias_gradients;  // results: of each layer
+};
+
+struct VisitTask {
+  EStepTask search;
+  double prune, scale;                                    // see core/posterior.py, and `scale` of the gradient
+  double elbo, error, n_accepted;                         // results: sums over the data points
+  double *active;                                         // (H,): the rows' weights are added where a latent is on
+  void *const *weight_gradients, *const *bias_gradients;  // results
 };
 
 struct AdamTask {

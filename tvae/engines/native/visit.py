@@ -1,4 +1,4 @@
-"""The visit by the kernel: E-step and gradient, with the meaning and random numbers of `torch_engine`."""
+"""The visit by the kernel and its parts, with the meaning and random numbers of `torch_engine`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from tvae.core.decoder import Mlp
+from tvae.core.engine import Minibatch, visit_by
 from tvae.core.evolution import EaConfig
+from tvae.core.learning import Totals
 from tvae.core.likelihood import Gaussian
 from tvae.core.model import Model
 from tvae.core.posterior import EStep, Rows
@@ -22,8 +24,10 @@ from tvae.engines.native.bindings import (
     Arguments,
     EStepTask,
     GradientTask,
+    VisitTask,
 )
 from tvae.engines.native.loading import is_available, kernel
+from tvae.engines.native.packed_products import PRODUCTS
 from tvae.engines.native.threads import n_threads_for
 
 
@@ -58,16 +62,28 @@ def _known_parts(model: Model) -> tuple[Mlp, float]:
     return decoder, likelihood.sigma2.item()
 
 
-def e_step(
-    model: Model, ea: EaConfig, x: Tensor, packed: Tensor, rng: Stream | None, observed: Tensor | None = None
-) -> EStep:
-    """Eqs. (7) and (8), see `core.engine.EStepFunction`; needs `has_e_step`."""
+class Gradients:
+    """Memory for the decoder's gradients, as the kernel takes it."""
+
+    def __init__(self, decoder: Mlp, arguments: Arguments) -> None:
+        self.tensors = [torch.empty_like(parameter) for parameter in (*decoder.weights, *decoder.biases)]
+        addresses, n_layers = [tensor.data_ptr() for tensor in self.tensors], len(decoder.weights)
+        self.fields = {
+            "weight_gradients": arguments.array(addresses[:n_layers]),
+            "bias_gradients": arguments.array(addresses[n_layers:]),
+        }
+
+
+def _e_step_task(
+    model: Model, ea: EaConfig, x: Tensor, packed: Tensor, rng: Stream | None, observed: Tensor | None
+) -> tuple[EStepTask, EStep, Arguments]:
+    """What the kernel is to do, where its results will be, and the memory that it reads."""
     batch, n_states, _ = packed.shape
     if n_states >= 2**model.n_latents:  # with all states in, this is the exact posterior
         rng = None
     decoder, sigma2 = _known_parts(model)
     step = EStep(
-        packed=torch.empty_like(packed),
+        packed=torch.empty_like(packed, memory_format=torch.contiguous_format),
         error=x.new_empty(batch, n_states),
         log_joint=x.new_empty(batch, n_states),
         n_accepted=torch.empty(batch, dtype=torch.int64),
@@ -99,6 +115,14 @@ def e_step(
         log_joint=step.log_joint.data_ptr(),
         n_accepted=step.n_accepted.data_ptr(),
     )
+    return task, step, arguments
+
+
+def e_step(
+    model: Model, ea: EaConfig, x: Tensor, packed: Tensor, rng: Stream | None, observed: Tensor | None = None
+) -> EStep:
+    """Eqs. (7) and (8), see `core.engine.EStepFunction`; needs `has_e_step`."""
+    task, step, _held = _e_step_task(model, ea, x, packed, rng, observed)
     kernel("e_step", x.dtype)(ctypes.byref(task))
     if rng is not None:
         rng.n_drawn += task.n_drawn
@@ -108,10 +132,8 @@ def e_step(
 def gradient(model: Model, x: Tensor, rows: Rows, observed: Tensor | None, n_points: int) -> list[Tensor]:
     """Eq. (4) divided by the number of data points, see `core.engine.GradientFunction`; needs `has_gradient`."""
     decoder, sigma2 = _known_parts(model)
-    gradients = [torch.empty_like(parameter) for parameter in (*decoder.weights, *decoder.biases)]
-    addresses = [g.data_ptr() for g in gradients]
-    n_layers = len(decoder.weights)
     arguments = Arguments()
+    gradients = Gradients(decoder, arguments)
     task = GradientTask(
         decoder=arguments.network(decoder),
         n_rows=len(rows.packed),
@@ -123,8 +145,40 @@ def gradient(model: Model, x: Tensor, rows: Rows, observed: Tensor | None, n_poi
         weight=arguments.tensor(rows.weight),
         x=arguments.tensor(x),
         observed=arguments.optional(observed),
-        weight_gradients=arguments.array(addresses[:n_layers]),
-        bias_gradients=arguments.array(addresses[n_layers:]),
+        **gradients.fields,
     )
     kernel("gradient", x.dtype)(ctypes.byref(task))
-    return gradients
+    return gradients.tensors
+
+
+_visit_by_parts = visit_by(e_step, gradient, PRODUCTS)
+
+
+def visit_batch(
+    model: Model, ea: EaConfig, prune: float, batch: Minibatch, totals: Totals
+) -> tuple[Tensor, list[Tensor]]:
+    """See `core.engine.VisitFunction`; needs `has_e_step` and `has_gradient`.
+
+    In one call, so that threads meet as rarely as possible and nothing is left for one of them alone.
+    """
+    if totals.is_exact:
+        return _visit_by_parts(model, ea, prune, batch, totals)
+    x, rng, sums = batch.x, batch.rng, totals.sums
+    search, step, arguments = _e_step_task(model, ea, x, batch.packed, rng, batch.observed)
+    decoder, sigma2 = _known_parts(model)
+    gradients = Gradients(decoder, arguments)
+    task = VisitTask(
+        search=search,
+        prune=prune,
+        scale=1 / (sigma2 * batch.n_points),
+        active=sums["active"].data_ptr(),
+        **gradients.fields,
+    )
+    kernel("visit", x.dtype)(ctypes.byref(task))
+    rng.n_drawn += task.search.n_drawn
+    sums["n_points"] += len(x)
+    sums["n_observed"] += x.numel() if batch.observed is None else batch.observed.sum()
+    sums["n_accepted"] += task.n_accepted
+    sums["elbo"] += task.elbo
+    sums["error"] += task.error
+    return step.packed, gradients.tensors

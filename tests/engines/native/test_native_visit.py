@@ -1,0 +1,68 @@
+"""The native visit at one go against that of torch by its parts."""
+
+import pytest
+import torch
+from conftest import random_mask
+from native_samples import needs_kernel, setting
+
+from tvae.core.engine import Minibatch, visit_by
+from tvae.core.evolution import EaConfig
+from tvae.core.learning import Totals
+from tvae.core.products import UNPACKED
+from tvae.core.states import codes
+from tvae.core.streams import Stream
+from tvae.engines import native, torch_engine
+
+pytestmark = needs_kernel
+
+torch_visit = visit_by(torch_engine.e_step, torch_engine.gradient_by(UNPACKED, impute=False), UNPACKED)
+EA = EaConfig(n_parents=4, n_children=5, n_generations=2)
+
+
+def visits(visit, model, x, packed, observed, prune, is_exact=False):
+    """Two visits of the same states, with other random numbers: sorted codes, gradients, totals and numbers drawn."""
+    totals, rng = Totals(model, is_exact, observed is not None), Stream(8, torch.arange(len(x)))
+    for _ in range(2):
+        kept, gradients = visit(model, EA, prune, Minibatch(x, observed, packed, rng, 17), totals)
+    return codes(kept, model.n_latents).sort(1).values, gradients, totals.sums, rng.n_drawn
+
+
+@pytest.mark.parametrize("hidden", [[], [37], [9, 70, 12], [400]])
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("prune", [0, 1e-3])
+def test_states_gradients_and_sums_are_those_of_torch(hidden, masked, prune):
+    """Half of the data points start from the same states."""
+    model, x, packed = setting(23, hidden, 213, 30, n_points=9)
+    model.likelihood.sigma2.mul_(100)  # so that many states matter
+    packed[4:] = packed[0]
+    observed = random_mask(*x.shape) if masked else None
+    ours, theirs = (visits(visit, model, x, packed, observed, prune) for visit in (native.visit_batch, torch_visit))
+    assert torch.equal(ours[0], theirs[0])
+    torch.testing.assert_close(ours[1:3], theirs[1:3], rtol=1e-9, atol=1e-11)
+    assert ours[3] == theirs[3] > 0
+
+
+def test_an_exact_m_step_has_sums_and_no_gradients():
+    model, x, packed = setting(23, [], 13, 30)
+    ours, theirs = (visits(visit, model, x, packed, None, 1e-3, True) for visit in (native.visit_batch, torch_visit))
+    assert torch.equal(ours[0], theirs[0])
+    assert ours[1] == theirs[1] == []
+    torch.testing.assert_close(ours[2], theirs[2])
+
+
+def test_a_diverged_decoder_gives_no_finite_elbo():
+    model, x, packed = setting(20, [16], 9, 24)
+    model.decoder.weights[0].data[:, 3] = torch.nan
+    assert not visits(native.visit_batch, model, x, packed, None, 1e-3)[2]["elbo"].isfinite()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_number_of_threads_changes_nothing(dtype):
+    model, x, packed = setting(100, [130], 150, 64, n_points=16, dtype=dtype)
+    found = []
+    for n_threads in (1, 2, 5, 2):
+        torch.set_num_threads(n_threads)
+        order, gradients, sums, _ = visits(native.visit_batch, model, x, packed, None, 1e-3)
+        found.append([order, *gradients, *sums.values()])
+    for other in found[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
