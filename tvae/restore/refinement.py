@@ -32,8 +32,10 @@ from tvae.restore.similar import similar_patches
 
 # The two stated deviations err in opposite directions: that of local groups is too small, for the groups were chosen on
 # the picture itself; that of the mixture too large, for the errors of overlapping patches average out. Their geometric
-# mean, times this, is calibrated on the development pictures (docs/quality.md).
-CALIBRATION = 1.15
+# mean, times this, is calibrated on the development pictures (docs/quality.md). Where everything is flat, local groups
+# would take themselves for certain, so that theirs is no less than a share of the noise.
+CALIBRATION = 1.1
+LEAST = 0.05
 N_GROUPS, N_FILL_GROUPS = 200, 100  # of the mixtures, without and with missing pixels
 MUCH_NOISE = 35.0  # deviation in grey levels of 0..255
 SIDE_MIN = 16  # pixels; smaller pictures have too few patches for a covariance
@@ -174,7 +176,7 @@ def refine_pixels(
         pilot = (found[0].float() + pilot) / 2
         bands.fill("again", again, n_pages, of_band)
         found[0] = (found[0] + again[0]) / 2
-    found[1].mul_(variance).pow_(0.25).mul_(CALIBRATION)
+    found[1].clamp_(min=LEAST**2 * sigma2).mul_(variance).pow_(0.25).mul_(CALIBRATION)
     return found, sigma2**0.5
 
 
