@@ -107,7 +107,11 @@ class DataConfig(FitConfig):
     effort: str = option("default", "how long an image may take, by choice of the open options", choices=EFFORTS)
     corruption_seed: int = option(0, "of noise and missing pixels; apart from the run's seed", ge=0)
     n_patches: Optional[int] = option(None, "patches of natural images to train on; null: 100,000", ge=1)
-    image: Optional[str] = option(None, "PNG, JPEG or TIFF file to restore, instead of the data set's own picture")
+    image: Optional[str] = option(
+        None, "file of a picture or a stack to restore, instead of the data set's own picture"
+    )
+    axes: Optional[str] = option(None, "of an array or stack, as in TYX, TYXC or CYX; null: as the file says")
+    pages: Optional[str] = option(None, "of a stack to restore, as in 0,5,7 or 0-9; null: all")
     clean: Optional[str] = option(None, "file with the clean version of `image`, to compare with")
     mask: Optional[str] = option(None, "file of the image's size, nonzero where a pixel is missing")
     data_dir: Optional[str] = option(
@@ -120,5 +124,8 @@ DataConfigT = TypeVar("DataConfigT", bound=DataConfig)
 # Options that only some data sets take, and what to say where one does not.
 ONLY_FOR_SOME = {
     "n_patches": "is for patches of natural images, not for dataset={}",
-    **dict.fromkeys(("noise", "missing", "image", "clean", "mask", "keep_known", "effort"), "dataset={} is no image"),
+    **dict.fromkeys(
+        ("noise", "missing", "image", "axes", "pages", "clean", "mask", "keep_known", "effort"),
+        "dataset={} is no image",
+    ),
 }

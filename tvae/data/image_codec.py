@@ -36,7 +36,7 @@ def decode(content: bytes) -> np.ndarray:
 
     The first bytes tell the format. Raises `UserError` for what is not supported, and any exception for a damaged file.
     """
-    with _silenced("tifffile", "imagecodecs"):  # the exception tells what is wrong with a file
+    with silenced("tifffile", "imagecodecs"):  # the exception tells what is wrong with a file
         if content.startswith(TIFF_SIGNATURES):
             return _decode_tiff(content)
         if content.startswith(PNG_SIGNATURE):
@@ -77,11 +77,11 @@ def _decode_tiff(content: bytes) -> np.ndarray:
     _refuse_many(n_pages)
     if page.compression in FAX:  # tifffile needs Python 3.11 for it; Pillow turns a TIFF upright itself
         return iio.imread(content, plugin="pillow", index=0, mode="L")
-    array = _in_colours(iio.imread(content, plugin="tifffile", index=index), page)
+    array = in_colours(iio.imread(content, plugin="tifffile", index=index), page)
     return _upright(np.moveaxis(array, 0, -1) if axes == "SYX" else array, page.tags.valueof(ORIENTATION))
 
 
-def _in_colours(array: np.ndarray, page: tifffile.TiffPage) -> np.ndarray:
+def in_colours(array: np.ndarray, page: tifffile.TiffPage) -> np.ndarray:
     """Grey values or RGB from what a TIFF page stores: palette indices, fewer than 8 bits, or white as 0."""
     photometric = PHOTOMETRIC(page.photometric)
     if photometric == PHOTOMETRIC.PALETTE and page.colormap is not None:
@@ -117,7 +117,7 @@ def _refuse_colours(kind: str, known: Container[str]) -> None:
 
 
 @contextmanager
-def _silenced(*names: str) -> Iterator[None]:
+def silenced(*names: str) -> Iterator[None]:
     """Stop these loggers, and those below them, for a while."""
     before = {logger: logger.level for logger in map(logging.getLogger, names)}
     try:

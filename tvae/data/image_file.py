@@ -16,6 +16,7 @@ from tvae.core.errors import UserError, refuse
 from tvae.data.atomic import write_atomically
 from tvae.data.image_codec import decode
 from tvae.data.image_encoding import KINDS, encode, holds_type
+from tvae.data.layout import Layout
 
 DTYPES = ("uint8", "uint16", "float16", "float32", "float64")
 
@@ -32,7 +33,11 @@ class Image:
     is_2d: bool = True  # the file's array has no channel axis
     alpha: np.ndarray | None = None  # (H, W) of the file's dtype: kept as it is
     missing: np.ndarray | None = None  # (H, W) bool; None: nothing is missing
-    n_pages: int = 1  # of the same size, one above the other: each has H / n_pages rows
+    layout: Layout | None = None  # of a stack, whose pages stand one above the other: each has H / n_pages rows
+
+    @property
+    def n_pages(self) -> int:
+        return 1 if self.layout is None else self.layout.n_pages
 
     def holes(self) -> np.ndarray | None:
         """(H, W) bool: pixels that are fully transparent; None: there are none."""
@@ -48,7 +53,7 @@ def read_image(path: str | Path) -> Image:
     if not content:
         raise UserError(f"{path}: the file is empty")
     try:
-        return _with_alpha(decode(content))
+        return from_channels(decode(content))
     except UserError as refused:
         raise UserError(f"{path}: {refused}") from None
     except Exception as error:  # decoders raise almost anything on damaged files
@@ -57,7 +62,7 @@ def read_image(path: str | Path) -> Image:
         raise UserError(f"{path}: damaged or truncated image ({reason})") from error
 
 
-def _with_alpha(array: np.ndarray) -> Image:
+def from_channels(array: np.ndarray) -> Image:
     """(H, W) or (H, W, C) as an image; the last of 2 or 4 channels is alpha."""
     if array.ndim == 3 and array.shape[2] in (2, 4):
         image = from_array(array[..., :-1])
@@ -103,8 +108,10 @@ def to_output(pixels: np.ndarray, image: Image) -> np.ndarray:
         pixels = np.rint(pixels)
     array = (pixels.clip(0, image.peak) if image.is_bounded else pixels).astype(image.dtype)
     if image.alpha is not None:
-        return np.concatenate([array, image.alpha[..., None]], -1)
-    return array[..., 0] if image.is_2d else array
+        array = np.concatenate([array, image.alpha[..., None]], -1)
+    if image.layout is not None:
+        return image.layout.from_tall(array)
+    return array[..., 0] if image.is_2d and image.alpha is None else array
 
 
 def to_png(pixels: np.ndarray, image: Image) -> np.ndarray:

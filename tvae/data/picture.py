@@ -10,7 +10,8 @@ import torch
 
 from tvae.core.errors import UserError
 from tvae.core.streams import generator
-from tvae.data.image_file import Image, read_image
+from tvae.data.image_file import Image
+from tvae.data.stack_file import read_picture
 
 BLOCK = 5  # pixels along a side
 LEAST_RANGE = 1e-2  # of the peak: blocks of a regular pattern may all have the same mean
@@ -87,11 +88,14 @@ def check_missing(missing: np.ndarray | None, source: str) -> None:
 
 def read_mask(path: str, image: Image) -> np.ndarray:
     """(H, W) bool: pixels in which any channel of the file but alpha is nonzero (or NaN)."""
-    mask = read_image(path)
-    if mask.pixels.shape[:2] != image.pixels.shape[:2]:
-        raise UserError(f"{path}: {size_of(mask)} pixels, but the image has {size_of(image)}")
+    mask = read_picture(path)
     marked = np.any(mask.pixels != 0, axis=-1)
-    return marked if mask.missing is None else marked | mask.missing
+    marked = marked if mask.missing is None else marked | mask.missing
+    if mask.n_pages == 1 < image.n_pages:
+        marked = np.tile(marked, (image.n_pages, 1))  # the same for all pages
+    if marked.shape != image.pixels.shape[:2]:
+        raise UserError(f"{path}: {size_of(mask)} pixels, but the image has {size_of(image)}")
+    return marked
 
 
 def add_noise(pixels: np.ndarray, noise: float, seed: int, peak: float = 255.0) -> np.ndarray:
@@ -120,6 +124,7 @@ def known_values(missing: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def size_of(image: Image) -> str:
-    """Width x height as users know it, and the channels if they are colours."""
+    """Width x height as users know it, the channels if they are colours, and the pages if there are many."""
     height, width, n_channels = image.pixels.shape
-    return f"{width}x{height}" + ("x3" if n_channels == 3 else "")
+    pages = f"{image.n_pages} pages of " if image.n_pages > 1 else ""
+    return f"{pages}{width}x{height // image.n_pages}" + ("x3" if n_channels == 3 else "")

@@ -22,8 +22,9 @@ from tvae.core.errors import UserError, refuse
 
 RUN_DIR = "hydra.run.dir"
 PATHS = ("image", "clean", "mask", "output", "run", "init_from", "data_dir", "dataset.file", RUN_DIR)
+LISTS = ("pages", "axes")  # which have commas of their own
 MISSING = "???"  # what OmegaConf takes for a value that has yet to be given
-TYPED = re.compile(rf"(\+{{0,2}}(?:{'|'.join(map(re.escape, PATHS))}))=(.*)", re.DOTALL)
+TYPED = re.compile(rf"(\+{{0,2}}(?:{'|'.join(map(re.escape, (*PATHS, *LISTS)))}))=(.*)", re.DOTALL)
 # Hydra's own flags that are followed by a word, which is no path of ours
 FOLLOWED = ("--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd", "--cfg", "-c", "--package", "-p")
 
@@ -92,7 +93,7 @@ def _quoted_where_needed(word: str) -> str:
         return word
     name, path = typed[1], typed[2]
     if not path:
-        raise UserError(f"{word}: no path was given")
+        raise UserError(f"{word}: no {'value' if name.lstrip('+') in LISTS else 'path'} was given")
     if name.endswith(RUN_DIR):
         path = os.path.expanduser(path)
         return f"{name}={path}" if _reads_as(path) else f"{name}={QuotedString(path, Quote.single).with_quotes()}"

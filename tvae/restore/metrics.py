@@ -54,11 +54,18 @@ def _of_restored(measure: Callable[[ArrayLike, ArrayLike, float], float]) -> Cal
     return of_restored
 
 
+def _ssim_of_pages(picture: Picture, restored: Restored) -> float:
+    """On average: windows must not reach from page to page."""
+    assert picture.clean is not None
+    pages = zip(*(np.split(each, picture.n_pages) for each in (picture.clean, restored.pixels)), strict=True)
+    return float(np.mean([ssim(clean, pixels, picture.peak) for clean, pixels in pages]))
+
+
 # What metrics.json, and for METRICS_OVER_TIME also history.csv and TensorBoard, say of a restored picture.
 METRICS: dict[str, Callable[[Picture, Restored], float]] = {
     "psnr": _of_restored(psnr),
     "psnr_input": _psnr_input,
-    "ssim": _of_restored(ssim),
+    "ssim": _ssim_of_pages,
 }
 METRICS_OVER_TIME = tuple(name for name in METRICS if name != "psnr_input")
 UNKNOWN: dict[str, float | None] = dict.fromkeys(METRICS)

@@ -8,7 +8,7 @@ it, over the states of a patch and over the patches that hold the pixel.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -45,6 +45,23 @@ class Restored:
     pixels: np.ndarray  # (H, W, C) float64, in the image's units, not clipped
     uncertainty: np.ndarray  # (H, W, C) float64: posterior standard deviation, in the same units
     noise_level: float | None = None  # standard deviation of the noise, where it was looked for, in the same units
+
+
+def first_page(picture: Picture, restored: Restored) -> tuple[Picture, Restored]:
+    """Of a stack; a picture that is none is returned as it is."""
+    if picture.image.layout is None:
+        return picture, restored
+    own = slice(picture.page_height)
+    alpha = picture.image.alpha
+    image = replace(picture.image, layout=None, alpha=None if alpha is None else alpha[own])
+    page = replace(
+        picture,
+        image=image,
+        noisy=picture.noisy[own],
+        clean=None if picture.clean is None else picture.clean[own],
+        missing=None if picture.missing is None else picture.missing[own],
+    )
+    return page, replace(restored, pixels=restored.pixels[own], uncertainty=restored.uncertainty[own])
 
 
 @torch.no_grad()

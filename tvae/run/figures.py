@@ -18,7 +18,7 @@ from tvae.core.posterior import significant_states
 from tvae.core.states import unpack
 from tvae.data.atomic import write_atomically
 from tvae.data.dataset import Dataset
-from tvae.restore.restoration import Restored
+from tvae.restore.restoration import Restored, first_page
 
 BETWEEN = (0.2, 0.35, 0.6)  # colour between the pictures of a grid
 TITLES = {"elbo": "ELBO in nats per data point", "sigma": "sigma", "psnr": "PSNR in dB"}
@@ -127,6 +127,7 @@ def draw_comparison(results: Results) -> Figure | None:
     picture, restored, quality = results.dataset.picture, results.restored, results.facts
     if picture is None or restored is None:
         return None
+    picture, restored = first_page(picture, restored)
     low, high = picture.image.low, picture.image.low + picture.image.peak
     reference = picture.noisy if picture.clean is None else picture.clean
     difference = np.abs(restored.pixels - reference)

@@ -8,14 +8,16 @@ from pathlib import Path
 import numpy as np
 
 from tvae.data.image_encoding import holds_type
-from tvae.data.image_file import to_output, to_png, write_image
+from tvae.data.image_file import to_output, to_png
 from tvae.data.picture import Picture
-from tvae.restore.restoration import Restored
+from tvae.data.stack_file import write_picture
+from tvae.restore.restoration import Restored, first_page
 
 
 def _restored_as_it_was(picture: Picture, restored: Restored) -> np.ndarray | None:
-    """Floating point, and whatever else a PNG cannot hold."""
-    return None if holds_type(".png", picture.image.dtype) else to_output(restored.pixels, picture.image)
+    """Floating point, stacks, and whatever else a PNG cannot hold."""
+    is_shown = picture.image.layout is None and holds_type(".png", picture.image.dtype)
+    return None if is_shown else to_output(restored.pixels, picture.image)
 
 
 def _shown_uncertainty(picture: Picture, restored: Restored) -> np.ndarray:
@@ -28,24 +30,34 @@ def uncertainty_scale(restored: Restored) -> float:
     return float(restored.uncertainty.mean(-1).max()) or 1.0
 
 
-# File name -> its pixels; None: this picture has no such file.
+def _uncertainty_as_it_is(picture: Picture, restored: Restored) -> np.ndarray:
+    values, layout = restored.uncertainty.astype(np.float32), picture.image.layout
+    return values if layout is None else layout.with_channels(values.shape[2]).from_tall(values)
+
+
+# File name -> its pixels, of stacks in PNG files those of the first page; None: this picture has no such file.
 OUTPUT_PICTURES: dict[str, Callable[[Picture, Restored], np.ndarray | None]] = {
     "input.png": lambda picture, restored: to_png(picture.noisy, picture.image),
     "restored.png": lambda picture, restored: to_png(restored.pixels, picture.image),
     "restored.tiff": _restored_as_it_was,
     "uncertainty.png": _shown_uncertainty,
-    "uncertainty.tiff": lambda picture, restored: restored.uncertainty.astype(np.float32),
+    "uncertainty.tiff": _uncertainty_as_it_is,
 }
 
 
 def write_pictures(directory: Path, picture: Picture, restored: Restored) -> None:
     for name, pixels_of in OUTPUT_PICTURES.items():
-        pixels = pixels_of(picture, restored)
+        is_whole = name.endswith(".tiff")
+        pixels = pixels_of(*((picture, restored) if is_whole else first_page(picture, restored)))
         if pixels is not None:
-            write_image(directory / name, pixels)
+            layout = picture.image.layout if is_whole else None
+            if layout is not None and "uncertainty" in name:
+                layout = layout.with_channels(picture.noisy.shape[2])
+            write_picture(directory / name, pixels, layout)
 
 
 def as_shown(picture: Picture, restored: Restored) -> np.ndarray:
     """(H, W, 1 or 3) in [0, 1]: the restored picture on a screen."""
+    picture, restored = first_page(picture, restored)
     array = to_png(restored.pixels, picture.image)
     return (array[..., None] if array.ndim == 2 else array[..., :3]) / np.iinfo(array.dtype).max

@@ -5,11 +5,14 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
+import numpy as np
+
 from tvae.core.errors import UserError, refuse
 from tvae.data.atomic import write_atomically
 from tvae.data.image_encoding import KINDS, encode, holds_type
-from tvae.data.image_file import in_kind, read_image
+from tvae.data.image_file import Image, in_kind, to_output
 from tvae.data.picture import Picture
+from tvae.data.stack_file import encode_picture, read_picture
 from tvae.options.schema import Config
 from tvae.run.files import NAMED
 
@@ -27,7 +30,8 @@ def is_complete(path: Path, picture: Picture | None) -> bool:
     """Whether a finished run's picture is there, if there is one."""
     if picture is None:
         return True
-    names = (SHOWN,) if holds_type(".png", picture.image.dtype) else (SHOWN, EXACT)
+    is_shown = picture.image.layout is None and holds_type(".png", picture.image.dtype)
+    names = (SHOWN,) if is_shown else (SHOWN, EXACT)
     return all((path / name).is_file() for name in names)
 
 
@@ -42,7 +46,7 @@ def check_output(config: Config, path: Path, picture: Picture | None) -> None:
     refuse(ending not in KINDS, f"{what}: the ending tells the kind of file, which can be {', '.join(KINDS)}")
     refuse(target.is_dir(), f"{what}: is a folder; name a file in it")
     refuse(not target.parent.is_dir(), f"{what}: there is no folder {target.parent}")
-    in_kind(picture.noisy, picture.image, ending)
+    _content(picture.noisy, picture.image, ending)
     for name in ("image", "clean", "mask"):
         given = getattr(config, name)
         is_same = given is not None and target.exists() and Path(given).exists() and target.samefile(given)
@@ -61,7 +65,7 @@ def deliver(config: Config, path: Path, picture: Picture | None) -> None:
         return
     target = Path(config.output)
     ending = target.suffix.lower()
-    content = encode(in_kind(read_image(source).pixels, picture.image, ending), ending)
+    content = _content(read_picture(source).pixels, picture.image, ending)
     if target.exists() and target.read_bytes() == content:
         return
     refuse(target.exists() and not config.overwrite, _exists(f"output={target}"))
@@ -75,6 +79,13 @@ def tell_result(config: Config, path: Path) -> None:
     found = result_file(path) if config.output is None else Path(config.output)
     if found is not None and found.exists():
         print(found, flush=True)
+
+
+def _content(pixels: np.ndarray, image: Image, ending: str) -> bytes:
+    """Of a file with this ending that holds (H, W, C) in the form of `image`; `UserError` if it cannot."""
+    if image.layout is None:
+        return encode(in_kind(pixels, image, ending), ending)
+    return encode_picture(to_output(pixels, image), image.layout, ending)
 
 
 def _exists(what: str) -> str:

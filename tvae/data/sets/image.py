@@ -20,7 +20,7 @@ import numpy as np
 from tvae.core.errors import UserError
 from tvae.core.fields import option
 from tvae.data.dataset import DataConfig, DataConfigT, Dataset, DatasetConfig
-from tvae.data.image_file import Image, read_image, without_holes
+from tvae.data.image_file import Image, without_holes
 from tvae.data.named import read_named
 from tvae.data.noise_level import diagonal_details
 from tvae.data.patch_source import PatchSource
@@ -35,6 +35,7 @@ from tvae.data.picture import (
     read_mask,
     size_of,
 )
+from tvae.data.stack_file import read_picture
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +50,7 @@ STRIDE_OF_FIRST = {"fast": 3, "default": 2, "best": 1}
 class ImageConfig(DatasetConfig):
     names = ("house", "barbara", "castle", "camera", "file")
     schema = "image"
-    takes = ("noise", "missing", "image", "clean", "mask", "keep_known", "effort")
+    takes = ("noise", "missing", "image", "axes", "pages", "clean", "mask", "keep_known", "effort")
 
     name: str = option("", "the picture, or file: the one in `image`", choices=names)
     patch_size: Optional[int] = option(None, "pixels along a side of a patch; null: by the noise", ge=1)
@@ -61,7 +62,7 @@ class ImageConfig(DatasetConfig):
 
     def open(self, config: DataConfig) -> Picture:
         """The picture to be restored, and what is known about it."""
-        image = read_named(self.name, config.data_dir) if config.image is None else read_image(config.image)
+        image = _read(config, config.image) if config.image is not None else read_named(self.name, config.data_dir)
         missing = _missing(config, image)
         if config.task == "inpaint":
             check_missing(missing, config.mask or config.image or self.name)
@@ -76,11 +77,11 @@ class ImageConfig(DatasetConfig):
         return Picture(image, noisy, clean, missing, peak)
 
     def complete(self, config: DataConfigT, opened: Picture) -> DataConfigT:
-        shape = opened.noisy.shape
+        sides = opened.page_height, opened.noisy.shape[1]
         noise = diagonal_details(opened.noisy, opened.missing) * 255 / opened.grey_range
         by_noise = 12 if noise > 35 else 10 if noise > 20 else 8
-        patch_size = self.patch_size or min(by_noise, *shape[:2])
-        n_places = math.prod(max(1, side - patch_size + 1) for side in shape[:2])
+        patch_size = self.patch_size or min(by_noise, *sides)
+        n_places = math.prod(max(1, side - patch_size + 1) for side in sides) * opened.n_pages
         train_stride = self.train_stride or max(_stride_of_first(config), math.ceil(math.sqrt(n_places / PATCHES_MAX)))
         n_points = n_places / train_stride**2
         n_latents = config.model.n_latents or (256 if n_points > 20_000 else 128 if n_points > 5_000 else 64)
@@ -98,8 +99,8 @@ class ImageConfig(DatasetConfig):
         size, stride = self.patch_size, self.train_stride
         assert size is not None
         assert stride is not None
-        height, width, n_channels = opened.noisy.shape
-        if size > min(height, width):
+        _, width, n_channels = opened.noisy.shape
+        if size > min(opened.page_height, width):
             raise UserError(
                 f"{config.image or self.name}: {size_of(opened.image)} pixels are smaller than a patch of "
                 f"{size}x{size} (dataset.patch_size)"
@@ -109,6 +110,8 @@ class ImageConfig(DatasetConfig):
     def problems(self, config: DataConfig) -> list[str]:
         wrong = {
             "image: no value was given; dataset=file needs it": self.name == "file" and config.image is None,
+            f"axes={config.axes}: goes with image=FILE": config.axes is not None and config.image is None,
+            f"pages={config.pages}: goes with image=FILE": config.pages is not None and config.image is None,
             f"clean={config.clean}: goes with image=FILE; {self.name} itself is clean": (
                 config.clean is not None and config.image is None and self.name != "file"
             ),
@@ -131,6 +134,10 @@ def _stride_of_first(config: DataConfig) -> int:
 
 def _keeps_known(config: DataConfig) -> bool:
     return config.noise is None and config.task != "denoise"
+
+
+def _read(config: DataConfig, path: str) -> Image:
+    return read_picture(path, config.axes, config.pages)
 
 
 def _missing(config: DataConfig, image: Image) -> np.ndarray | None:
@@ -161,7 +168,7 @@ def _missing(config: DataConfig, image: Image) -> np.ndarray | None:
 def _clean(config: DataConfig, image: Image) -> tuple[np.ndarray | None, float]:
     """The clean picture in the units of `image`, if it is known, and the peak for comparing with it."""
     if config.clean is not None:
-        clean = read_image(config.clean)
+        clean = _read(config, config.clean)
         if clean.pixels.shape != image.pixels.shape:
             raise UserError(f"{config.clean}: {size_of(clean)} pixels, but the image has {size_of(image)}")
         if clean.missing is not None:
