@@ -47,11 +47,19 @@ def split(height: int, n_pages: int, row_values: int, n_ranks: int = 1) -> list[
     ]
 
 
-class Bands:
-    """The bands of a picture, shared out among ranks. `run.kept_bands` keeps in files what is done."""
+Watch = Callable[[str, float], None]  # told a stage of the work, and the share of it that is done
 
-    def __init__(self, team: Team = ALONE):
-        self.team = team
+
+def nobody(stage: str, share: float) -> None:
+    """Watches."""
+
+
+class Bands:
+    """The bands of a picture, shared out among ranks. `run.restoring` keeps in files what is done."""
+
+    def __init__(self, team: Team = ALONE, watch: Watch = nobody):
+        self.team, self.watch = team, watch
+        self.stage, self.n_done, self.n_bands = "", 0, 1
 
     def fill(
         self, stage: str, out: Tensor, n_pages: int, compute: Callable[[Band], Tensor], is_joint: bool = False
@@ -66,6 +74,8 @@ class Bands:
         for i, band in enumerate(bands):
             if i % self.team.size == 0:
                 self.tell(stage, i, len(bands))
+            self.stage, self.n_done, self.n_bands = stage, i, len(bands)
+            self.within(0.0)
             if is_joint or i % self.team.size == self.team.rank:
                 name = f"{stage}-{band.place.start}-{band.place.stop}"
                 out[:, band.place] = self.one(name, lambda band=band: compute(band), is_joint)  # type: ignore[misc]
@@ -75,6 +85,10 @@ class Bands:
     def one(self, name: str, compute: Callable[[], Tensor], is_joint: bool) -> Tensor:
         """What `compute` finds."""
         return compute()
+
+    def within(self, share: float) -> None:
+        """Told by what is computed how much of the band is done."""
+        self.watch(self.stage, (self.n_done + share) / self.n_bands)
 
     def tell(self, stage: str, n_done: int, n_bands: int) -> None:
         """Called on all ranks before each of them has a band."""

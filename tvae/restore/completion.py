@@ -199,6 +199,7 @@ def complete_pixels(
     del first
     found = torch.zeros(2, *y.shape, dtype=torch.float64)
     for i in range(n_rounds):
+        bands.watch("fit", i / n_rounds)
         groups, is_last = moments.groups(), i == n_rounds - 1
         moments, stride = Moments(len(groups.size), groups.mean.shape[1]), last if is_last else fitted
         of_band = partial(complete_band, (y, known, pilot), groups, s, patch_size, stride, moments)

@@ -10,6 +10,7 @@ every local group of these is then a Gaussian of its own (`local_groups`). Resul
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -160,6 +161,7 @@ def refine_pixels(
 
     `y`, `pilot` (H, W, C): the picture and its first estimate; `sigma`: a guess of the noise.
     """
+    bands.watch("fit", 0.0)
     mixture = mixture_of(y, pilot, sigma**2, patch_size, plan, rng, n_pages)
     sigma2 = mixture.sigma2
     wide = torch.zeros(2, *y.shape)
@@ -168,7 +170,7 @@ def refine_pixels(
     found = torch.zeros(2, *y.shape, dtype=torch.float64)
 
     def of_band(band: Band) -> Tensor:
-        return by_local_groups(y[band.page], pilot[band.page], sigma2, patch_size, plan, band.rows)
+        return by_local_groups(y[band.page], pilot[band.page], sigma2, patch_size, plan, band.rows, bands.within)
 
     bands.fill("local", found, n_pages, of_band)
     if plan.is_repeated:
@@ -210,7 +212,15 @@ def by_mixture(y: Tensor, mixture: Mixture, patch_size: int, rows: range) -> Ten
     return averages.result()
 
 
-def by_local_groups(y: Tensor, pilot: Tensor, sigma2: float, patch_size: int, plan: Refinement, rows: range) -> Tensor:
+def by_local_groups(
+    y: Tensor,
+    pilot: Tensor,
+    sigma2: float,
+    patch_size: int,
+    plan: Refinement,
+    rows: range,
+    tell: Callable[[float], None] = lambda share: None,
+) -> Tensor:
     """(2, rows, W, C): mean and variance under Gaussians of local groups of patches that are alike in the pilot.
 
     Average over the patch sizes of the plan; where the mixture has large patches, for much noise, groups are larger.
@@ -221,4 +231,5 @@ def by_local_groups(y: Tensor, pilot: Tensor, sigma2: float, patch_size: int, pl
         size = min(side, *y.shape[:2])
         groups = similar_patches(pilot, size, plan.step, plan.radius, round(growth * n_similar), rows)
         found.append(refine(y, pilot, groups, size, sigma2, rows))
+        tell(len(found) / len(plan.local))
     return torch.stack(found).mean(0)

@@ -16,6 +16,7 @@ from tvae.options.schema import FREE, Config
 from tvae.run.connection import join
 from tvae.run.files import CONFIG
 from tvae.run.initialise import load_run, resume
+from tvae.run.progress import as_time
 from tvae.run.record import RestoredRecord
 from tvae.run.result import check_output, deliver
 from tvae.run.run_directory import claimed, data_problem, read_metrics
@@ -54,7 +55,8 @@ def restore_run(config: Config, path: Path) -> dict[str, Any]:
         metrics = session.finish()
         if ranks.is_leader:
             deliver(config, path, dataset.picture)
-    log.info("restored from epoch %d of %s; results in %s", session.fit.epoch, source, path)
+    took = as_time(session.record.seconds_total())
+    log.info("restored in %s from epoch %d of %s; results in %s", took, session.fit.epoch, source, path)
     return metrics
 
 

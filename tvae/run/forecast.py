@@ -1,9 +1,15 @@
-"""What a run will take, said before it is taken: time and memory."""
+"""What a run will do and take, said in one line before it begins: picture, model, time and memory.
+
+Training is timed by a few E-steps, which change nothing. The refinement that follows it is too costly to try, so its
+time is that of the machine it was measured on: one core of an AMD EPYC (Zen 3).
+"""
 
 from __future__ import annotations
 
 import logging
 import math
+import resource
+import sys
 import time
 
 import torch
@@ -11,36 +17,47 @@ import torch
 from tvae.core.fit import Fit
 from tvae.core.streams import Stream
 from tvae.data.dataset import Dataset
+from tvae.data.noise_level import estimate_noise
+from tvae.data.picture import Picture
 from tvae.data.sets.image import ImageConfig
 from tvae.options.schema import Config
+from tvae.restore.refinement import SIDE_MIN
+from tvae.run.progress import as_time
 
 log = logging.getLogger(__name__)
 
-MINUTES_TO_TELL = 20
-MEMORY_TO_TELL = 2.0  # GB
+# Microseconds of a core per pixel value that refinement takes: little noise, much noise, missing pixels
+REFINEMENT_COST = {"fast": (80, 130, 480), "default": (190, 340, 950), "best": (650, 920, 2200)}
+MUCH_NOISE = 35.0  # grey levels of 0..255
+THREADS_GAIN = 0.5  # what each further thread of the refinement brings
 
 
-def tell_memory(config: Config, dataset: Dataset) -> None:
-    """Say how much memory a large image will take, and how to need less."""
-    options, picture, n_latents = config.dataset, dataset.picture, config.model.n_latents
-    if not isinstance(options, ImageConfig) or picture is None:
-        return
-    assert options.patch_size is not None
-    assert n_latents is not None
+def opening(config: Config, fit: Fit, dataset: Dataset) -> str:
+    """The line. Where a run is resumed, the time is that of what is left."""
+    picture, options = dataset.picture, config.dataset
+    if picture is None or not isinstance(options, ImageConfig):
+        what = f"{options.name}: {fit.points.n_points} data points of {dataset.source.n_values} values"
+        patches = ""
+        seconds = _training_seconds(fit)
+    else:
+        noise = estimate_noise(picture.noisy, picture.missing) * 255 / picture.grey_range
+        what = f"{config.image or options.name}: {_shown(picture)}, noise about {noise:.3g} of 255"
+        patches = f"patches of {options.patch_size}x{options.patch_size}, "
+        seconds = _training_seconds(fit) + _restoration_seconds(config, fit, picture, noise)
+    epochs = f"{fit.n_epochs} epochs" if fit.epoch == 0 else f"{fit.n_epochs - fit.epoch} of {fit.n_epochs} epochs left"
+    model = f"{patches}{fit.model.n_latents} latents, {epochs}"
+    return f"{what}; {model}; about {as_time(seconds)} and {_gigabytes(config, dataset):.1f} GB of memory"
+
+
+def _shown(picture: Picture) -> str:
     height, width, n_channels = picture.noisy.shape
-    n_values = options.patch_size**2 * n_channels
-    state_bytes = config.states.n_states * math.ceil(n_latents / 8)
-    # States twice while they are saved; all patches once in double precision, for their mean and variance.
-    gigabytes = dataset.source.n_points * (8 * n_values + 2 * state_bytes) / 2**30
-    if gigabytes > MEMORY_TO_TELL:
-        log.warning(
-            "%d x %d pixels, %d patches to train on: this needs about %.1f GB of memory; less with a larger "
-            "dataset.train_stride, or fewer states.n_states", width, height, dataset.source.n_points, gigabytes,
-        )  # fmt: skip
+    missing = 0.0 if picture.missing is None else 100 * float(picture.missing.mean())
+    colours = "grey" if n_channels == 1 else "RGB"
+    return f"{width}x{height} {colours}, {missing:.3g} % missing"
 
 
-def tell_time(fit: Fit) -> None:
-    """Say beforehand if training will take long: from the E-step of some batches, which changes nothing."""
+def _e_step_seconds(fit: Fit) -> float:
+    """Of one data point, in batches of those that a rank visits at a time."""
     n_own = math.ceil(fit.config.batch_size / fit.team.size)
     index = torch.arange(min(len(fit.points.own), n_own), device=fit.device)
     x, observed = fit.points.rows(index)
@@ -49,14 +66,38 @@ def tell_time(fit: Fit) -> None:
         started = time.perf_counter()
         fit.engine.e_step(fit.model, fit.config.ea, x, fit.points.sets.take(index), Stream(0, index), observed)
         times.append(time.perf_counter() - started)
-    # The first ones have threads to start and caches to fill. The rest of a visit takes about as long as the E-step.
-    minutes = 2 * min(times) * fit.n_batches * (fit.n_epochs - fit.epoch) / 60
-    if minutes > MINUTES_TO_TELL:
-        log.warning(
-            "%d data points, %d epochs: this takes about %.0f minutes on this machine; less with fewer epochs, "
-            "fewer data points (a larger dataset.train_stride) or a smaller model.n_latents",
-            fit.points.n_points, fit.n_epochs, minutes,
-        )  # fmt: skip
+    return min(times) / len(index)  # the first ones have threads to start and caches to fill
+
+
+def _training_seconds(fit: Fit) -> float:
+    """The rest of a visit takes about as long as its E-step."""
+    n_visits = (fit.n_epochs - fit.epoch) * fit.n_batches * math.ceil(fit.config.batch_size / fit.team.size)
+    return 2 * _e_step_seconds(fit) * n_visits
+
+
+def _restoration_seconds(config: Config, fit: Fit, picture: Picture, noise: float) -> float:
+    """Of all patches by their states, now and then and at the end, and of the refinement."""
+    assert isinstance(config.dataset, ImageConfig)
+    n_patches = math.prod(side / config.dataset.stride for side in picture.noisy.shape[:2])
+    n_looks = (fit.n_epochs - fit.epoch) // config.restore_every
+    is_refined = config.model.residual != "none"
+    n_steps = 1 + n_looks + (0 if is_refined else config.restore_rounds)
+    by_states = _e_step_seconds(fit) * n_steps * n_patches / fit.team.size
+    if not is_refined or min(picture.noisy.shape[:2]) < SIDE_MIN:
+        return by_states
+    kind = 2 if picture.missing is not None else int(noise > MUCH_NOISE)
+    cost = 1e-6 * REFINEMENT_COST[config.effort][kind] * picture.noisy.size
+    return by_states + cost / (1 + THREADS_GAIN * (torch.get_num_threads() - 1))
+
+
+def _gigabytes(config: Config, dataset: Dataset) -> float:
+    """What the process has taken so far, and what it will need."""
+    n_latents, n_points = config.model.n_latents, dataset.source.n_points
+    assert n_latents is not None
+    state_bytes = config.states.n_states * math.ceil(n_latents / 8)
+    # States twice while they are saved; all patches once in double precision, for their mean and variance.
+    so_far = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return (so_far + n_points * (8 * dataset.source.n_values + 2 * state_bytes)) / 2**30
 
 
 def warn_of_blind_patches(fit: Fit, dataset: Dataset) -> None:

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ class Record:
         self.config, self.fit, self.dataset, self.history = config, fit, dataset, history
         self.facts: dict[str, Any] = {**UNKNOWN, **facts}
         self.restored: Restored | None = None
+        self.started, self.seconds_before = time.monotonic(), sum(row["seconds"] for row in history)
 
     def add_epoch(self, epoch: Epoch, restored: Restored | None) -> dict[str, Any]:
         """A row of history, which is returned; `restored`: the picture as of now."""
@@ -64,6 +66,7 @@ class Record:
             "epochs": len(self.history),
             "seconds": seconds,
             "seconds_per_epoch": seconds / len(self.history) if self.history else None,
+            "seconds_total": self.seconds_total(),
             "sigma": last.get("sigma"),
             **self.facts,
             "seed": self.config.seed,
@@ -71,6 +74,10 @@ class Record:
             "version": tvae.__version__,
             "machine": machine(),
         }
+
+    def seconds_total(self) -> float:
+        """Of training and restoration; of a run that was interrupted, as far as it was not lost."""
+        return self.seconds_before + time.monotonic() - self.started
 
     def results(self) -> Results:
         return Results(self.fit, self.dataset, self.history, self.facts, self.restored)

@@ -16,8 +16,8 @@ from tvae.core.fit import Fit
 from tvae.data.picture import Picture
 from tvae.data.sets.image import ImageConfig
 from tvae.options.schema import Config
-from tvae.restore.bands import Bands
-from tvae.restore.refinement import refine_restored
+from tvae.restore.bands import Bands, Watch, nobody
+from tvae.restore.refinement import REFINEMENTS, refine_restored
 from tvae.restore.restoration import Plan, Restored, restore
 from tvae.run.files import BANDS
 from tvae.run.ranks import Ranks
@@ -44,11 +44,22 @@ def restore_picture(fit: Fit, picture: Picture, config: Config, bands: Bands) ->
     return refine_restored(picture, first, bool(config.keep_known), config.effort, config.seed, bands)
 
 
+def stages(config: Config, picture: Picture) -> dict[str, float]:
+    """What `restore_picture` does one after the other, and about what share of the time each takes."""
+    if config.model.residual == "none":
+        return {"states": 1.0}
+    if picture.missing is not None:
+        return {"states": 0.05, "fit": 0.75, "filled": 0.2}
+    if not REFINEMENTS[config.effort].is_repeated:
+        return {"states": 0.1, "fit": 0.2, "mixture": 0.1, "local": 0.6}
+    return {"states": 0.05, "fit": 0.1, "mixture": 0.05, "local": 0.4, "again": 0.4}
+
+
 class KeptBands(Bands):
     """Bands in files of the run directory, for the ranks of a run that may be asked to stop."""
 
-    def __init__(self, directory: Path, fit: Fit, stop: Stop, ranks: Ranks):
-        super().__init__(ranks)
+    def __init__(self, directory: Path, fit: Fit, stop: Stop, ranks: Ranks, watch: Watch = nobody):
+        super().__init__(ranks, watch)
         self.directory, self.stop, self.ranks = directory, stop, ranks
         digest = hashlib.sha256(tvae.__version__.encode())
         for name, value in fit.model.parameters_by_name().items():

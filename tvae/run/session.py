@@ -17,9 +17,6 @@ from torch import Tensor
 
 from tvae.core.errors import refuse
 from tvae.core.fit import Epoch
-from tvae.core.model import log_likelihood
-from tvae.core.states import all_states
-from tvae.core.units import Units
 from tvae.data.atomic import DiskFull
 from tvae.data.dataset import Dataset
 from tvae.data.picture import Picture
@@ -31,13 +28,14 @@ from tvae.run import checkpoint
 from tvae.run.cadence import Cadence
 from tvae.run.connection import join
 from tvae.run.files import LOG, STATES
-from tvae.run.forecast import tell_memory, tell_time, warn_of_blind_patches
+from tvae.run.forecast import opening, warn_of_blind_patches
 from tvae.run.initialise import check_source, resume, start_from_run
+from tvae.run.known_facts import known_facts
 from tvae.run.logs import log_to_file
-from tvae.run.progress import progress, summary
+from tvae.run.progress import restoring, summary, training
 from tvae.run.ranks import LostRank, Ranks
 from tvae.run.record import Record, WrittenRecord
-from tvae.run.restoring import KeptBands, restore_by_states, restore_picture
+from tvae.run.restoring import KeptBands, restore_by_states, restore_picture, stages
 from tvae.run.result import check_output, deliver, is_complete
 from tvae.run.run_directory import check_ranks, claimed, read_metrics
 from tvae.run.setup import make_fit
@@ -106,8 +104,6 @@ class Session:
         ranks: Ranks = Ranks(),  # noqa: B008
     ):
         self.config, self.dataset, self.path, self.ranks = config, dataset, path, ranks
-        if ranks.is_leader:
-            tell_memory(config, dataset)
         self.fit = make_fit(config, dataset, path, ranks)
         self.record = self._new_record([])
         warn_of_blind_patches(self.fit, dataset)
@@ -130,18 +126,18 @@ class Session:
             log.info("%s: resumed after epoch %d", self.path, self.fit.epoch)
         elif self.config.init_from is not None:
             start_from_run(self.fit, Path(self.config.init_from), fingerprint)
-        if self.ranks.is_leader:
-            tell_time(self.fit)
 
     def loop(self, stops_early: Callable[[Epoch], bool] = lambda epoch: False) -> None:
         """Train to the last epoch; raises `Interrupted` if it is stopped before."""
         fit, ranks = self.fit, self.ranks
+        if ranks.is_leader:
+            log.info("%s", opening(self.config, self.fit, self.dataset))
         cadence = Cadence(fit, self.config.restore_every, self.config.checkpoint_seconds)
         is_early = is_over = False
-        with self._noting_failure(), self._stop() as stop, progress(fit, self.path is not None) as shown:
+        with self._noting_failure(), self._stop() as stop, training(fit, self.path is not None) as shown:
             while not is_over:
-                for epoch in fit.epochs(lambda: stop() or (self.path is not None and cadence.saves_within_epoch())):
-                    shown.show(self.record.add_epoch(epoch, self._look() if cadence.restores() else None))
+                for epoch in fit.epochs(lambda: shown.moves() or stop() or self._is_due(cadence)):
+                    shown.end_epoch(self.record.add_epoch(epoch, self._look() if cadence.restores() else None))
                     is_early = fit.epoch < fit.n_epochs and stops_early(epoch)
                     if is_early or cadence.saves_after_epoch():
                         break
@@ -173,9 +169,10 @@ class Session:
         picture = self.dataset.picture
         if picture is None:
             return
-        kept = None if self.path is None else KeptBands(self.path, self.fit, stop, self.ranks)
-        bands = kept or Bands(self.ranks)
-        self.record.add_restored(restore_picture(self.fit, picture, self.config, bands))
+        with restoring(self.fit, stages(self.config, picture), self.path is not None) as watch:
+            kept = None if self.path is None else KeptBands(self.path, self.fit, stop, self.ranks, watch)
+            bands = kept or Bands(self.ranks, watch)
+            self.record.add_restored(restore_picture(self.fit, picture, self.config, bands))
         if kept is not None:
             kept.clear()
 
@@ -184,6 +181,9 @@ class Session:
         if self.path is None or self.dataset.picture is None:
             return None
         return restore_by_states(self.fit, self.dataset.picture, self.config, 0, Bands(self.ranks))
+
+    def _is_due(self, cadence: Cadence) -> bool:
+        return self.path is not None and cadence.saves_within_epoch()
 
     def _save(self) -> None:
         if self.path is None:
@@ -212,18 +212,3 @@ class Session:
             with suppress(DiskFull, OSError):
                 self.record.write("interrupted" if isinstance(error, (LostRank, Interrupted)) else "failed")
             raise
-
-
-@torch.no_grad()
-def known_facts(config: Config, dataset: Dataset) -> dict[str, float]:
-    """What is known of the truth, for comparison with ELBO and sigma."""
-    if dataset.picture is not None and config.noise is not None:
-        return {"sigma_true": config.noise * dataset.picture.image.peak / 255}
-    if dataset.truth is None:
-        return {}
-    truth, source = dataset.truth, dataset.source
-    everything = source.reader(range(source.n_points), Units(), truth.pi.device, truth.pi.dtype)
-    x, observed = everything.take(torch.arange(source.n_points))
-    z = all_states(truth.n_latents).to(truth.pi.dtype)
-    exact = log_likelihood(truth, x, z, observed).mean().item()
-    return {"log_likelihood_true": exact, "sigma_true": truth.likelihood.sigma(Units())}
