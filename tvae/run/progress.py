@@ -100,7 +100,7 @@ def restoring(fit: Fit, stages: dict[str, float], is_told: bool) -> Iterator[Cal
     before = dict(zip(stages, itertools.accumulate(stages.values(), initial=0.0), strict=False))
     with _bar(fit, 0, 1, layout) as bar:
         whole = Stage(bar, "restoring", is_told)
-        yield lambda stage, share: whole.move(before[stage] + share * stages[stage])
+        yield lambda stage, share: whole.move(before[stage] + share * stages[stage]) if stage in stages else None
         whole.bar.update(1 - whole.bar.n)
 
 

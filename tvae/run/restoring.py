@@ -48,9 +48,11 @@ def stages(config: Config, picture: Picture) -> dict[str, float]:
     """What `restore_picture` does one after the other, and about what share of the time each takes."""
     if config.model.residual == "none":
         return {"states": 1.0}
+    plan = REFINEMENTS[config.effort]
     if picture.missing is not None:
-        return {"states": 0.05, "fit": 0.75, "filled": 0.2}
-    if not REFINEMENTS[config.effort].is_repeated:
+        passes = {f"filled again {i}": 0.5 / plan.n_fill_passes for i in range(plan.n_fill_passes)}
+        return {"states": 0.05, "fit": 0.35, "filled": 0.1, **passes}
+    if not plan.is_repeated:
         return {"states": 0.1, "fit": 0.2, "mixture": 0.1, "local": 0.6}
     return {"states": 0.05, "fit": 0.1, "mixture": 0.05, "local": 0.4, "again": 0.4}
 
