@@ -2,7 +2,7 @@ import itertools
 
 import pytest
 import torch
-from reference import PointStream
+from reference import PointStream, choose_distinct
 
 from tvae.core.streams import Stream, derive, generator
 
@@ -61,3 +61,22 @@ def test_distinct_integers_are_distinct_and_every_subset_equally_likely(high, co
 def test_purposes_are_separate():
     assert derive(0, "order", 1) != derive(0, "order", 2) != derive(1, "order", 2)
     assert generator(0, "a").initial_seed() != generator(0, "b").initial_seed()
+
+
+@pytest.mark.parametrize("count", [0, 1, 4, 9, 40])
+def test_what_is_drawn_ahead_is_what_would_be_drawn(count):
+    ahead, plain = stream(), stream()
+    assert torch.equal(ahead.bits(2), plain.bits(2))
+    ahead.draw_ahead(count)
+    for _ in range(3):
+        assert torch.equal(ahead.distinct_integers(9, 2, 3), plain.distinct_integers(9, 2, 3))
+        assert torch.equal(ahead.uniform(3), plain.uniform(3))
+    assert ahead.n_drawn == plain.n_drawn == 2 + 3 * (6 + 3)
+
+
+@pytest.mark.parametrize(("high", "count"), [(1, 1), (2, 2), (9, 9), (10, 9), (64, 9)])
+def test_distinct_integers_are_those_of_floyds_algorithm(high, count):
+    drawn = stream(500).distinct_integers(high, 2, count)
+    for n in range(500):
+        slow = PointStream(5, n)
+        assert drawn[n].tolist() == [choose_distinct(high, count, slow) for _ in range(2)]

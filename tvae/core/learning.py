@@ -10,6 +10,8 @@ Adam, from the gradient of Eq. (4) that an engine computes.
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from torch import Tensor
 
@@ -38,6 +40,12 @@ class Totals:
 
     def _zeros(self, *shape: int) -> Tensor:
         return torch.zeros(shape, dtype=self.dtype, device=self.device)
+
+    def zeros(self) -> Totals:
+        """Of the same kind, with nothing counted in."""
+        fresh = copy.copy(self)
+        fresh.sums = {name: torch.zeros_like(total) for name, total in self.sums.items()}
+        return fresh
 
     def __getitem__(self, name: str) -> Tensor:
         return self.sums[name]

@@ -28,8 +28,15 @@ class StatesConfig:
 
 def pack(z: Tensor) -> Tensor:
     """(..., H) zeros and ones -> (..., ceil(H/8)) uint8."""
-    bits = F.pad(z.to(torch.uint8), (0, -z.shape[-1] % 8)).unflatten(-1, (-1, 8))
-    return (bits << torch.arange(8, dtype=torch.uint8, device=z.device)).sum(-1, dtype=torch.uint8)
+    bits = z.to(torch.uint8)
+    if z.shape[-1] % 8:
+        bits = F.pad(bits, (0, -z.shape[-1] % 8))
+    return (bits.unflatten(-1, (-1, 8)) << _bit_numbers(z.device)).sum(-1, dtype=torch.uint8)
+
+
+@lru_cache
+def _bit_numbers(device: torch.device) -> Tensor:
+    return torch.arange(8, dtype=torch.uint8, device=device)
 
 
 @lru_cache
@@ -40,7 +47,8 @@ def _byte_table(dtype: torch.dtype, device: torch.device) -> Tensor:
 
 def unpack(packed: Tensor, n_latents: int, dtype: torch.dtype = torch.float32) -> Tensor:
     """(..., ceil(H/8)) uint8 -> (..., H) zeros and ones. One table lookup per byte."""
-    return F.embedding(packed.int(), _byte_table(dtype, packed.device)).flatten(-2)[..., :n_latents]
+    z = F.embedding(packed.int(), _byte_table(dtype, packed.device)).flatten(-2)
+    return z if z.shape[-1] == n_latents else z[..., :n_latents]
 
 
 @lru_cache
@@ -58,8 +66,13 @@ def _code_table(n_latents: int, device: torch.device) -> Tensor:
 
 def codes(packed: Tensor, n_latents: int) -> Tensor:
     """(..., ceil(H/8)) uint8 -> (...) int64."""
-    offset = torch.arange(0, packed.shape[-1] * 256, 256, dtype=torch.int64, device=packed.device)
-    return _code_table(n_latents, packed.device)[packed + offset].sum(-1)
+    return _code_table(n_latents, packed.device)[packed + _byte_offsets(packed.shape[-1], packed.device)].sum(-1)
+
+
+@lru_cache
+def _byte_offsets(n_bytes: int, device: torch.device) -> Tensor:
+    """Where each byte's part of the code table begins."""
+    return torch.arange(0, n_bytes * 256, 256, dtype=torch.int64, device=device)
 
 
 def is_repeated(code: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import torch
 from torch import Tensor
@@ -43,25 +43,48 @@ def mix(x: Tensor) -> Tensor:
     return x ^ _shift_right(x, 31)
 
 
+@lru_cache
+def _counters(first: int, count: int, device: torch.device) -> Tensor:
+    """(count,): SplitMix64's counter before each of the numbers that follow the first."""
+    return torch.arange(first + 1, first + count + 1, device=device) * GOLDEN
+
+
+@lru_cache
+def _floyd_tables(high: int, count: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """For `distinct_integers`: the places, the greatest number at each, and (count, count) which are further left."""
+    place = torch.arange(count, device=device)
+    return place, place + high - count, place < place[:, None]
+
+
 class Stream:
     """Independent random numbers for each of B data points; successive calls continue the streams."""
 
-    def __init__(self, seed: int, index: Tensor):
-        """`index` (B,): the numbers of the data points in the whole data set."""
+    def __init__(self, seed: int | Tensor, index: Tensor, n_drawn: int = 0):
+        """`index` (B,): the numbers of the data points in the whole data set; `n_drawn`: what was drawn before."""
         self.seed, self.index = seed, index
-        self.n_drawn = 0
+        self.n_drawn = n_drawn
+        self._ahead = index.new_empty(len(index), 0)  # numbers drawn ahead, from the one numbered `_first_ahead`
+        self._first_ahead = n_drawn
 
     @cached_property
     def key(self) -> Tensor:
         """(B,) int64: where each data point's stream starts."""
         return mix(self.index * GOLDEN + self.seed)
 
+    def draw_ahead(self, count: int) -> None:
+        """Draw the next numbers at once. Calls that follow take theirs from these: the same, in fewer operations."""
+        self._ahead, self._first_ahead = self._draw(count), self.n_drawn
+
+    def _draw(self, count: int) -> Tensor:
+        return mix(self.key[:, None] + _counters(self.n_drawn, count, self.key.device))
+
     def bits(self, *shape: int) -> Tensor:
         """(B, *shape) int64, all 64 bits random."""
-        count = math.prod(shape)
-        counter = torch.arange(self.n_drawn + 1, self.n_drawn + count + 1, device=self.key.device)
+        count, first = math.prod(shape), self.n_drawn - self._first_ahead
+        is_there = first + count <= self._ahead.shape[1]
+        drawn = self._ahead[:, first : first + count] if is_there else self._draw(count)
         self.n_drawn += count
-        return mix(self.key[:, None] + counter * GOLDEN).view(-1, *shape)
+        return drawn.view(-1, *shape)
 
     def uniform(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """(B, *shape) in [0, 1), multiples of 2^-24."""
@@ -77,11 +100,12 @@ class Stream:
         Every subset of `shape[-1]` numbers is equally likely; their order within the subset is not.
         """
         count = shape[-1]
-        bits = _shift_right(self.bits(*shape), 32)
-        chosen = torch.empty_like(bits)
-        for j in range(count):
-            top = high - count + j
-            draw = (bits[..., j] * (top + 1)) >> 32
-            taken = (chosen[..., :j] == draw[..., None]).any(-1)
-            chosen[..., j] = torch.where(taken, top, draw)
-        return chosen
+        place, top, is_left = _floyd_tables(high, count, self.key.device)
+        draw = (_shift_right(self.bits(*shape), 32) * (top + 1)) >> 32
+        # What was chosen before is what was drawn before, and the top of each place whose own draw was chosen before.
+        taken = ((draw[..., None] == draw[..., None, :]) & is_left).any(-1)
+        whose_top = torch.where(draw < top[0], place, draw - top[0])  # at the place whose top was drawn, else its own
+        for _ in range((count - 1).bit_length()):  # from place to place, twice as far at a time
+            taken = taken | taken.gather(-1, whose_top)
+            whose_top = whose_top.gather(-1, whose_top)
+        return torch.where(taken, top, draw)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 
-from tvae.core.engine import Engine, visit_by
+from tvae.core.engine import Engine, EStepFunction, visit_by
 from tvae.core.evolution import EaConfig
 from tvae.core.model import Model
 from tvae.core.products import UNPACKED
 from tvae.engines import native, torch_engine
+from tvae.engines.captured import by_graphs
+from tvae.engines.switches import is_on
 
 __all__ = ["choose_engine"]
 
@@ -20,9 +22,12 @@ def choose_engine(model: Model, ea: EaConfig, imputes: bool = False, is_exact_ma
     values are missing, which torch adds up.
     """
     if not native.is_usable(model):
+        e_step: EStepFunction = torch_engine.e_step
         gradient = torch_engine.gradient_by(UNPACKED, imputes)
-        visit = visit_by(torch_engine.e_step, gradient, UNPACKED)
-        return Engine("torch", visit, torch_engine.e_step, gradient, UNPACKED, torch_engine.adam, nullcontext)
+        visit = visit_by(e_step, gradient, UNPACKED)
+        if model.pi.device.type == "cuda" and is_on("TVAE_CUDA_GRAPHS"):
+            visit, e_step = by_graphs(visit, e_step)
+        return Engine("torch", visit, e_step, gradient, UNPACKED, torch_engine.adam, nullcontext)
     products = native.PRODUCTS
     has_e_step = native.has_e_step(model, ea)
     has_gradient = native.has_gradient(model) and not imputes

@@ -8,25 +8,25 @@ the children. A child that flips latents of its parent inherits the cheap part o
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from tvae.core.engine import GradientFunction
-from tvae.core.evolution import SELECTIONS, EaConfig, breed, draw_flips
+from tvae.core.evolution import SELECTIONS, EaConfig, breed, draw_flips, flip
 from tvae.core.model import Model
 from tvae.core.posterior import EStep, Rows, outputs
 from tvae.core.products import Products
-from tvae.core.states import code_numbers, codes, keep_best, pack, unpack
+from tvae.core.states import codes, keep_best, pack, unpack
 from tvae.core.streams import Stream
 
 
 class Population(NamedTuple):
     """C states for each of B data points, and what is known about them."""
 
-    packed: Tensor  # (B, C, ceil(H/8)) uint8
-    code: Tensor  # (B, C) int64
+    z: Tensor  # (B, C, H)
     pre: Tensor  # (B, C, M): the decoder's `first`
     log_prior: Tensor  # (B, C)
     error: Tensor  # (B, C): the likelihood's `error`
@@ -39,28 +39,29 @@ def e_step(
 ) -> EStep:
     """Eqs. (7) and (8), see `core.engine.EStepFunction`."""
     n_states = packed.shape[1]
-    old = evaluate_states(model, x, packed, observed)
+    old = evaluate_states(model, x, unpack(packed, model.n_latents, x.dtype), observed)
     if rng is None or n_states >= 2**model.n_latents:  # with all states in, this is the exact posterior
-        return EStep(old.packed, old.error, old.log_joint, old.log_joint.new_zeros(()))
+        return EStep(packed, old.error, old.log_joint, old.log_joint.new_zeros(()))
 
+    if ea.is_by_flips:
+        rng.draw_ahead(ea.n_generations * ea.n_parents * (1 + ea.n_children * ea.n_flips))
     pools = [old]
     for _ in range(ea.n_generations):
         pools.append(next_generation(model, ea, x, pools[-1], rng, observed))
+    every = torch.cat([packed, pack(torch.cat([pool.z for pool in pools[1:]], 1))], 1)
     log_joint = torch.cat([pool.log_joint for pool in pools], 1)
-    kept = keep_best(log_joint, torch.cat([pool.code for pool in pools], 1), n_states)
+    kept = keep_best(log_joint, codes(every, model.n_latents), n_states)
     return EStep(
-        _take(torch.cat([pool.packed for pool in pools], 1), kept),
+        _take(every, kept),
         torch.cat([pool.error for pool in pools], 1).gather(1, kept),
         log_joint.gather(1, kept),
         (kept >= n_states).sum(),
     )
 
 
-def evaluate_states(model: Model, x: Tensor, packed: Tensor, observed: Tensor | None) -> Population:
-    """Pass states (B, C, ceil(H/8)) through the whole decoder."""
-    z = unpack(packed, model.n_latents, x.dtype)
-    code = codes(packed, model.n_latents)
-    return _judge(model, x, packed, code, model.decoder.first(z), model.log_prior(z), observed)
+def evaluate_states(model: Model, x: Tensor, z: Tensor, observed: Tensor | None) -> Population:
+    """Pass states (B, C, H) through the whole decoder."""
+    return _judge(model, x, z, model.decoder.first(z), model.log_prior(z), observed)
 
 
 def next_generation(
@@ -71,8 +72,7 @@ def next_generation(
     if ea.is_by_flips:
         flips = draw_flips(model.n_latents, ea.n_parents, ea.n_children, ea.n_flips, rng)
         return evaluate_flips(model, x, pool, place, flips, observed)
-    parents = unpack(_take(pool.packed, place), model.n_latents, x.dtype)
-    return evaluate_states(model, x, pack(breed(parents, ea, model.pi.sum(), rng)), observed)
+    return evaluate_states(model, x, breed(_take(pool.z, place), ea, model.pi.sum(), rng), observed)
 
 
 def evaluate_flips(
@@ -80,34 +80,39 @@ def evaluate_flips(
 ) -> Population:
     """Children of the parents at `place` (B, P) with the latents `flips` (B, P, C, n_flips) inverted."""
     n_children, n_flips = flips.shape[2:]
-    place = place.repeat_interleave(n_children, 1)
+    place = place[:, _parents_of(place.shape[1], n_children, place.device)]
     flips = flips.flatten(1, 2)
-    packed, code, log_prior = _take(pool.packed, place), pool.code.gather(1, place), pool.log_prior.gather(1, place)
-    pre = _take(pool.pre, place)
-    logit, numbers = torch.logit(model.pi), code_numbers(model.n_latents, x.device)
+    z, pre, log_prior = _take(pool.z, place), _take(pool.pre, place), pool.log_prior.gather(1, place)
+    logit = torch.logit(model.pi)
     for i in range(n_flips):
         latent = flips[..., i]
-        byte, bit = (latent >> 3)[..., None], (latent & 7).to(torch.uint8)[..., None]
-        value = packed.gather(2, byte)
-        packed.scatter_(2, byte, value ^ (torch.ones_like(bit) << bit))
-        sign = 1 - 2 * (value >> bit & 1).squeeze(2).long()
-        code = code + sign * numbers[latent]
-        log_prior = log_prior + sign * logit[latent]
+        sign = 1 - 2 * z.gather(2, flips[..., i : i + 1]).squeeze(2)
+        log_prior = torch.addcmul(log_prior, sign, logit[latent])
         pre = model.decoder.flip(pre, latent, sign)
-    return _judge(model, x, packed, code, pre, log_prior, observed)
+    return _judge(model, x, flip(z, flips), pre, log_prior, observed)
 
 
-def _judge(
-    model: Model, x: Tensor, packed: Tensor, code: Tensor, pre: Tensor, log_prior: Tensor, observed: Tensor | None
-) -> Population:
+def _judge(model: Model, x: Tensor, z: Tensor, pre: Tensor, log_prior: Tensor, observed: Tensor | None) -> Population:
     error = model.likelihood.error(x, model.decoder.rest(pre), observed)
     log_joint = log_prior + model.likelihood.log_prob(error, x, observed)
-    return Population(packed, code, pre, log_prior, error, log_joint)
+    return Population(z, pre, log_prior, error, log_joint)
 
 
 def _take(rows: Tensor, place: Tensor) -> Tensor:
     """(B, C, K) rows at places (B, P) -> (B, P, K)."""
-    return rows.gather(1, place[..., None].expand(-1, -1, rows.shape[2]))
+    return rows[_points(len(rows), rows.device), place]
+
+
+@lru_cache
+def _points(batch: int, device: torch.device) -> Tensor:
+    """(B, 1): the data points of a batch."""
+    return torch.arange(batch, device=device)[:, None]
+
+
+@lru_cache
+def _parents_of(n_parents: int, n_children: int, device: torch.device) -> Tensor:
+    """(P * n_children,): whose child each is."""
+    return torch.arange(n_parents, device=device).repeat_interleave(n_children)
 
 
 def gradient_by(products: Products, impute: bool) -> GradientFunction:

@@ -13,6 +13,7 @@ from test_native_build import script
 
 from tvae.core.errors import UserError
 from tvae.engines.native import build, kept, loading
+from tvae.engines.switches import is_on
 
 
 @pytest.fixture
@@ -59,7 +60,7 @@ def test_no_kernel_if_it_is_switched_off(monkeypatch, fresh, caplog, word):
 @pytest.mark.parametrize("word", ["1", "true", "YES", "on", "", " "])
 def test_words_for_yes(monkeypatch, word):
     monkeypatch.setenv("TVAE_NATIVE", word)
-    assert loading.is_wanted()
+    assert is_on("TVAE_NATIVE")
 
 
 def test_a_word_for_neither_is_refused(monkeypatch, fresh):

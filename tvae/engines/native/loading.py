@@ -21,15 +21,14 @@ from pathlib import Path
 import pooch
 import torch
 
-from tvae.core.errors import UserError
 from tvae.engines.native import build
 from tvae.engines.native.bindings import C_TYPES, STRUCTURES
 from tvae.engines.native.kept import keep, whole
+from tvae.engines.switches import is_on
 
 log = logging.getLogger(__name__)
 
 PREBUILT = build.FOLDER / "prebuilt"  # kernels that a wheel carries
-YES, NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 SLOWER = "4 to 20"  # times, of the torch engine against the kernel at the paper's settings; `make bench`
 
 
@@ -40,7 +39,7 @@ class Unsuitable(Exception):
 @lru_cache
 def library() -> ctypes.CDLL | None:
     """The compiled kernel, or None."""
-    if not is_wanted():
+    if not is_on("TVAE_NATIVE"):
         log.info("native kernel: switched off by TVAE_NATIVE=%s", os.environ["TVAE_NATIVE"])
         return None
     try:
@@ -60,14 +59,6 @@ def is_available() -> bool:
 def kernel(name: str, dtype: torch.dtype) -> Callable[..., None]:
     """The kernel's function of this name for this type."""
     return getattr(library(), f"{name}_{C_TYPES[dtype]}")
-
-
-def is_wanted() -> bool:
-    """What TVAE_NATIVE says; yes if it says nothing."""
-    value = os.environ.get("TVAE_NATIVE", "").strip().lower()
-    if value not in ("", *YES, *NO):
-        raise UserError(f"TVAE_NATIVE={value}: must be one of {', '.join((*YES, *NO))}")
-    return value not in NO
 
 
 def cache_dir() -> Path:
