@@ -20,7 +20,7 @@ PLAN = {
     "data": {"core", "data"},
     "restore": {"core", "data", "restore"},
     "options": {"core", "data", "options"},
-    "run": {"core", "data", "engines", "options", "restore", "run", "tvae"},
+    "run": {"core", "data", "engines", "options", "restore", "run", "starting", "tvae"},
     "study": {"core", "data", "engines", "options", "restore", "run", "study", "tvae"},
 }
 COMPOSITION = {"hydra", "omegaconf"}

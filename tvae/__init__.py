@@ -2,6 +2,11 @@
 
 from typing import TYPE_CHECKING, Any
 
+from tvae import starting
+
+if starting.is_command():
+    starting.start()
+
 if TYPE_CHECKING:
     from tvae.api import denoise, inpaint
 

@@ -94,7 +94,7 @@ def test_truncated_file_is_refused_or_complete(tmp_path_factory, ending, kind, d
 
 def test_unreadable_files(tmp_path):
     assert problem(tmp_path / "none.png").endswith("No such file or directory")
-    assert problem(tmp_path).endswith("Is a directory")
+    assert problem(tmp_path).endswith("a folder, where a file is wanted")
     path = tmp_path / "a.png"
     path.write_bytes(b"")
     assert problem(path).endswith("the file is empty")

@@ -79,7 +79,8 @@ def test_a_sweep_continues_after_a_failed_job_and_skips_finished_ones(call):
 def test_a_sweep_in_an_environment_that_torchrun_does_not_make(call, monkeypatch):
     """Each job is named as failed; none waits for others."""
     monkeypatch.setattr(connection, "_joined", None)
-    monkeypatch.setenv("WORLD_SIZE", "x")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.delenv("MASTER_PORT", raising=False)
     code, out = call("-m", *BARS, "seed=0,1")
     assert code == 2
     assert out.count("in the environment are not as torchrun sets them") == 3, out  # in the list, and at the end

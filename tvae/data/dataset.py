@@ -19,7 +19,7 @@ from tvae.core.fields import option
 from tvae.core.fit import FitConfig
 from tvae.core.model import Model
 from tvae.core.source import Source
-from tvae.data.picture import Picture
+from tvae.data.picture import Picture, scale_problem
 from tvae.data.whitening import Whitening
 
 TASKS = ("train", "denoise", "inpaint")
@@ -51,8 +51,12 @@ class Dataset:
 
     def check(self, name: str) -> Dataset:
         """Itself, or `UserError` if there are values that nothing can be learned from."""
-        if not torch.isfinite(self.source.known_values()).all():
+        values = self.source.known_values()
+        if not torch.isfinite(values).all():
             raise UserError(f"dataset={name}: the data hold NaN or infinite values")
+        problem = scale_problem(values.min().item(), values.max().item()) if values.min() < values.max() else None
+        if problem is not None:
+            raise UserError(f"dataset={name}: {problem}")
         return self
 
 

@@ -17,7 +17,9 @@ from tvae.data.atomic import write_atomically
 from tvae.data.image_codec import decode
 from tvae.data.image_encoding import KINDS, encode, holds_type
 from tvae.data.layout import Layout
+from tvae.data.regular import check_regular
 
+LEAST_RANGE = 1 / 255  # of a picture in 0..1; values of less are in units of their own, such as a physical flux
 DTYPES = ("uint8", "uint16", "float16", "float32", "float64")
 
 
@@ -27,7 +29,7 @@ class Image:
 
     pixels: np.ndarray  # (H, W, C) float64, C = 1 or 3; 0 where missing
     dtype: np.dtype
-    peak: float  # 255, 65535; floating point: 1 if all values are in 0..1, else highest minus lowest value
+    peak: float  # 255, 65535; floating point: 1 if all values are in 0..1 and differ, else highest minus lowest value
     low: float = 0.0  # the value that is black
     is_bounded: bool = True  # all values are in 0..peak, by dtype or by convention
     is_2d: bool = True  # the file's array has no channel axis
@@ -46,6 +48,7 @@ class Image:
 
 def read_image(path: str | Path) -> Image:
     """The image in a file, or `UserError` with one line that names the file."""
+    check_regular(path)
     try:
         content = Path(path).read_bytes()
     except OSError as error:
@@ -89,7 +92,7 @@ def from_array(array: np.ndarray) -> Image:
         raise UserError("all pixels are missing (NaN)")
     pixels[missing] = 0
     low, high = float(pixels[~missing].min()), float(pixels[~missing].max())
-    is_bounded = low >= 0 and high <= 1
+    is_bounded = low >= 0 and high <= 1 and (high - low > LEAST_RANGE or high == low)
     peak, low = (1.0, 0.0) if is_bounded else (high - low or 1.0, low)
     return Image(pixels, dtype, peak, low, is_bounded, array.ndim == 2, None, missing if missing.any() else None)
 

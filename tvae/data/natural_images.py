@@ -14,6 +14,7 @@ import skimage
 from tvae.core.errors import UserError
 from tvae.data.image_file import read_image
 from tvae.data.named import NamedFile, cache_dir, data_folder, fetch, vanhateren_address
+from tvae.data.regular import check_regular
 
 RAW_SHAPE = (1024, 1536)  # of a van Hateren file: 16-bit unsigned, big-endian, row by row
 RAW, ENDINGS = (".iml", ".imc"), (".iml", ".imc", ".tif", ".tiff", ".png")
@@ -68,6 +69,7 @@ def vanhateren(wanted: list[str] | None, data_dir: str | None) -> list[NaturalIm
 
     def state(file: Path) -> str:
         """Not a hash of all of it: a whole collection has 13 GB."""
+        check_regular(file)
         found = file.stat()
         with open(file, "rb") as content:
             start = hashlib.sha256(content.read(1 << 16)).hexdigest()

@@ -14,6 +14,7 @@ from tvae.data.image_file import Image
 from tvae.data.stack_file import read_picture
 
 BLOCK = 5  # pixels along a side
+LARGEST = 1e30  # value, and inverse of the smallest range: what is written in single precision stays finite
 LEAST_RANGE = 1e-2  # of the peak: blocks of a regular pattern may all have the same mean
 
 
@@ -75,6 +76,16 @@ def check_content(noisy: np.ndarray, missing: np.ndarray | None, source: str) ->
         raise UserError(f"{source}: all pixels are missing")
     if known.min() == known.max():
         raise UserError(f"{source}: all known pixels are equal, so there is nothing to learn")
+    problem = scale_problem(float(known.min()), float(known.max()))
+    if problem is not None:
+        raise UserError(f"{source}: {problem}")
+
+
+def scale_problem(low: float, high: float) -> str | None:
+    """What to say of values from `low` to `high` that cannot be computed with."""
+    if max(abs(low), abs(high)) > LARGEST or high - low < 1 / LARGEST:
+        return f"values from {low:.3g} to {high:.3g} cannot be computed with; scale them to an ordinary range"
+    return None
 
 
 def check_missing(missing: np.ndarray | None, source: str) -> None:

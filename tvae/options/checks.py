@@ -11,7 +11,7 @@ import difflib
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from tvae.core.errors import UserError
 from tvae.data.sets import DATASETS
 from tvae.options.paths_as_typed import change_paths
 from tvae.options.placement import choose_device, device_problems, threads_problems
+from tvae.options.plain_yaml import load_yaml
 from tvae.options.schema import Config
 
 
@@ -35,25 +36,31 @@ def resolve(cfg: DictConfig) -> Config:
     change_paths(config, os.path.expanduser)
     if config.image is not None and "image" in config.dataset.takes:
         config.dataset.name = "file"
-    out_of_range = _out_of_range(config, "")
-    named = [line.partition("=")[0] + "=" for line in out_of_range]
-    others = inconsistencies(config)
-    problems += out_of_range + [line for line in others if not any(name in line for name in named)]
-    problems += device_problems(config.device) + threads_problems(config.threads)
+    problems += _problems(config) + device_problems(config.device) + threads_problems(config.threads)
     if problems:
         raise UserError(*problems)
     return config
 
 
+def _problems(config: Config) -> list[str]:
+    """Values out of range, and of the others those that do not go together."""
+    out_of_range = _out_of_range(config, "")
+    named = [line.partition("=")[0] + "=" for line in out_of_range]
+    return out_of_range + [line for line in inconsistencies(config) if not any(name in line for name in named)]
+
+
 def read_config(path: Path) -> Config:
     """What an earlier run wrote as its config.yaml."""
     try:
-        written = OmegaConf.load(path)
+        written = load_yaml(path)
         schema = OmegaConf.structured(Config(dataset=DATASETS[written.dataset.name]()))
         config = OmegaConf.to_object(OmegaConf.merge(schema, written))
     except Exception as error:  # missing, not YAML, or of another version
         raise UserError(f"{path}: not readable as the configuration of a run") from error
     assert isinstance(config, Config)
+    problems = _problems(replace(config, device="cpu", init_from=None))  # which are not those of this command
+    if problems:
+        raise UserError(*(f"{path}: {problem}" for problem in problems))
     return config
 
 
@@ -109,8 +116,11 @@ def _out_of_range(config: Any, path: str) -> list[str]:
             continue
         if "choices" in f.metadata and value not in f.metadata["choices"]:
             problems.append(f"{path}{f.name}={value}: must be one of {', '.join(f.metadata['choices'])}")
+        values = value if isinstance(value, list) else [value]
+        if any(isinstance(v, float) and not math.isfinite(v) for v in values):
+            problems.append(f"{path}{f.name}={value}: must be a finite number")
+            continue
         for name, (word, holds) in COMPARISONS.items():
-            values = value if isinstance(value, list) else [value]
             if name in f.metadata and not all(v is None or holds(v, f.metadata[name]) for v in values):
                 problems.append(f"{path}{f.name}={value}: must be {word} {f.metadata[name]}")
     return problems

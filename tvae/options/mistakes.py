@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import argparse
+import errno
+import re
 import sys
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
+import torch
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Glob
 from hydra.errors import HydraException, OverrideParseException
 from omegaconf.errors import OmegaConfBaseException
 
-from tvae.core.errors import Failure, UserError
+from tvae.core.errors import Failure, UserError, refuse
 from tvae.data.atomic import NO_ROOM
 from tvae.options.checks import did_you_mean, resolve
 from tvae.options.paths_as_typed import how_to_quote, is_sweep
 from tvae.options.schema import Config, conf_dir
 
+LESS_MEMORY = (
+    "less is needed with fewer model.n_latents, fewer states.n_states or a smaller batch_size, for images with a "
+    "larger dataset.train_stride, and states.memmap=true keeps the states in a file"
+)
 KILLED = (
     "a job was killed, perhaps because memory ran out, and the others were stopped; the same command resumes "
     "what is missing, and needs less memory with fewer jobs at a time (hydra.launcher.n_jobs)"
@@ -33,8 +42,12 @@ def explain(error: Exception) -> tuple[list[str], int] | None:
         return _composition_problems(error), 2
     if isinstance(error, OSError) and error.errno in NO_ROOM:
         return [f"{error.filename or 'a file of the run'}: cannot be written ({error.strerror})"], 1
+    if (wanted := _memory_wanted(error)) is not None:
+        return [f"out of memory{wanted}; {LESS_MEMORY}"], 1
     if isinstance(error, OSError) and error.filename is not None:
         return [f"{error.filename}: {error.strerror}"], 2
+    if isinstance(error, OSError):
+        return [f"the system says: {error.strerror or error}"], 1
     if isinstance(error, RuntimeError) and "srun" in str(error):
         return ["hydra/launcher: this machine is no part of a SLURM cluster (there is no srun)"], 2
     if type(error).__name__ == "TerminatedWorkerError":  # joblib's
@@ -42,6 +55,36 @@ def explain(error: Exception) -> tuple[list[str], int] | None:
     if type(error).__module__.startswith("submitit."):  # of a job on another machine; its text ends with the cause
         return [str(error).strip().splitlines()[-1]], 1
     return None
+
+
+def _memory_wanted(error: Exception) -> str | None:
+    """How much memory was asked for at once, where that is said; None: it is another problem."""
+    text = str(error)
+    is_short = isinstance(error, (MemoryError, torch.OutOfMemoryError)) or getattr(error, "errno", None) == errno.ENOMEM
+    if not is_short and not (isinstance(error, RuntimeError) and re.search("allocat|bad_alloc|Storage size", text)):
+        return None
+    in_bytes = re.search(r"tried to allocate (\d+) bytes", text)
+    in_words = re.search(r"(?i)(?:tried|unable) to allocate ([\d.]+ [KMGTPE]i?B)", text)
+    if in_bytes:
+        return f": {int(in_bytes[1]) / 2**30:,.1f} GB were wanted at once"
+    return f": {in_words[1]} were wanted at once" if in_words else ""
+
+
+def check_globs(words: Sequence[str]) -> None:
+    """Raise `UserError` for glob(...) that matches no option of a group: Hydra would run no job, and not say so."""
+    places = [Path(conf_dir()), *map(Path, filter(None, [_config_dir()]))]
+    for word in words:
+        if "glob(" not in word:
+            continue
+        try:
+            (parsed,) = OverridesParser.create().parse_overrides([word])
+        except Exception:  # it is no override at all, which composing will say
+            continue
+        pattern, group = parsed.value(), parsed.key_or_group
+        if isinstance(pattern, Glob) and not group.startswith("hydra"):
+            names = [file.stem for place in places for file in (place / group).glob("*.yaml")]
+            hint = "glob is for groups of options, such as dataset; several files are listed, image=a.png,b.png"
+            refuse(not pattern.filter(names), f"{word}: matches nothing ({hint})")
 
 
 def _composition_problems(error: Exception) -> list[str]:
@@ -65,11 +108,16 @@ def _composition_problems(error: Exception) -> list[str]:
     return problems or [one_line(error)]
 
 
-def _search_path() -> list[str]:
-    """What --config-dir has added to it, as an override."""
+def _config_dir() -> str | None:
+    """The folder that was given with --config-dir."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--config-dir", "-cd")
-    folder = parser.parse_known_args()[0].config_dir
+    return parser.parse_known_args()[0].config_dir
+
+
+def _search_path() -> list[str]:
+    """What --config-dir has added to it, as an override."""
+    folder = _config_dir()
     return [] if folder is None else [f"hydra.searchpath=['file://{Path(folder).absolute()}']"]
 
 

@@ -6,22 +6,49 @@ import os
 
 import torch
 
+from tvae.core.errors import UserError, refuse
+
 THREADS_PER_CORE = 4  # that may be asked for
+CORES_OF_TASK = "SLURM_CPUS_PER_TASK"
 SMALL = 2e6  # multiplications in a batch; below, waking a second thread costs more than it brings (measured on bars)
 
 
 def rank_here() -> int:
     """Among all ranks, also before they are joined."""
-    return int(os.environ.get("RANK", 0))
+    return _number("RANK", 0)
 
 
 def local_rank() -> int:
     """Among the ranks on this machine."""
-    return int(os.environ.get("LOCAL_RANK", 0))
+    return _number("LOCAL_RANK", 0)
 
 
 def local_size() -> int:
-    return int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    return _number("LOCAL_WORLD_SIZE", 1)
+
+
+def cores_of_task() -> int | None:
+    """Those that SLURM gives to this process; None if it does not say."""
+    return _number(CORES_OF_TASK, 1) if CORES_OF_TASK in os.environ else None
+
+
+def _number(name: str, default: int) -> int:
+    """A variable of the environment."""
+    value = os.environ.get(name, str(default))
+    if not value.isdecimal():
+        raise UserError(f"{name}={value} in the environment: must be a whole number")
+    return int(value)
+
+
+def check_environment() -> None:
+    """Raise `UserError` unless what starts many processes has told this one its place among them."""
+    for rank, size in (("RANK", "WORLD_SIZE"), ("LOCAL_RANK", "LOCAL_WORLD_SIZE")):
+        mine, n_ranks = _number(rank, 0), _number(size, 1)
+        refuse(
+            mine >= n_ranks,
+            f"{rank}={mine} in the environment, but {size} is {n_ranks}: there is no such process (torchrun sets both)",
+        )
+    refuse(cores_of_task() == 0, f"{CORES_OF_TASK}=0 in the environment: must be at least 1")
 
 
 def device_problems(name: str) -> list[str]:

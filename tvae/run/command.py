@@ -12,6 +12,7 @@ import string
 import sys
 import tempfile
 import threading
+import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -25,15 +26,23 @@ from omegaconf import DictConfig, OmegaConf
 from tvae.core.errors import UserError, refuse
 from tvae.data.atomic import NO_ROOM
 from tvae.options.checks import resolve
-from tvae.options.mistakes import explain, one_line
-from tvae.options.paths_as_typed import as_typed
-from tvae.options.placement import local_rank, local_size, n_cores, rank_here
+from tvae.options.mistakes import check_globs, explain, one_line
+from tvae.options.paths_as_typed import as_typed, is_sweep
+from tvae.options.placement import (
+    check_environment,
+    cores_of_task,
+    local_rank,
+    local_size,
+    n_cores,
+    rank_here,
+)
 from tvae.options.schema import Config, register
 from tvae.run.connection import is_first_attempt, join, leave, n_joined, wait_until_told
 from tvae.run.logs import log_to_terminal
 from tvae.run.ranks import LostRank, Ranks
 from tvae.run.result import tell_result
-from tvae.run.signals import LAUNCHED_BY, Interrupted, at_work, end_with_launcher
+from tvae.run.signals import LAUNCHED_BY, Interrupted, at_work, end_with_launcher, raise_interrupts
+from tvae.starting import INTERRUPTED
 
 NAME_MAX = 150  # characters of a run's directory name, before the rest is replaced by a hash
 
@@ -51,6 +60,7 @@ register()
 OmegaConf.register_new_resolver("run_name", run_name, replace=True)
 
 
+TRACEBACKS = "TVAE_TRACEBACKS"  # in the environment: 1 if the user has asked for them by HYDRA_FULL_ERROR=1
 FAILURES = "TVAE_FAILURES"  # in the environment: the file to which jobs of a multirun add what went wrong
 
 
@@ -105,14 +115,17 @@ def _is_joblib() -> bool:
 
 def _note_failure(line: str) -> None:
     """For the list at the end; the job may be in another process, and on a machine that does not see the file."""
-    with suppress(KeyError, OSError), open(os.environ[FAILURES], "a") as file:
+    with (
+        suppress(KeyError, OSError),
+        open(os.environ[FAILURES], "a", encoding="utf-8", errors="backslashreplace") as file,
+    ):
         file.write(f"{line}\n")
 
 
 def threads_of_job() -> int | None:
     """A share of the cores for each of the ranks or jobs on this machine; None if there is only one at a time."""
-    if "SLURM_CPUS_PER_TASK" in os.environ:
-        return int(os.environ["SLURM_CPUS_PER_TASK"])
+    if cores_of_task() is not None:
+        return cores_of_task()
     if local_size() > 1:
         return max(1, n_cores() // local_size())
     if not _is_joblib():
@@ -123,25 +136,35 @@ def threads_of_job() -> int | None:
 
 def launch(job: Callable[[], None], shorthand: Sequence[str] = ()) -> None:
     """Start a `hydra.main` function from the command line; `shorthand`: options that bare words stand for."""
-    show_traceback = os.environ.get("HYDRA_FULL_ERROR") == "1"
+    raise_interrupts()
+    os.environ[TRACEBACKS] = os.environ.get("HYDRA_FULL_ERROR", "0")
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra hands its exceptions on, instead of printing and exiting with 1
-    log_to_terminal()
     threading.excepthook = _end_of_thread
-    with tempfile.TemporaryDirectory(prefix="tvae-") as folder:
-        failures = Path(folder) / "failures"
-        os.environ[FAILURES], os.environ[LAUNCHED_BY] = str(failures), str(os.getpid())
-        try:
-            sys.argv[1:] = as_typed(sys.argv[1:], shorthand)
-            job()
-            leave()
-        except KeyboardInterrupt:
-            sys.exit(1)
-        except Exception as error:
-            if show_traceback:
-                raise
-            if failures.exists() and rank_here() == 0:
-                print("jobs that failed:", *failures.read_text().splitlines(), sep="\n  ", file=sys.stderr)
-            _end(error)
+    try:
+        check_environment()
+        log_to_terminal()
+        sys.argv[1:] = as_typed(sys.argv[1:], shorthand)
+        check_globs(sys.argv[1:] if is_sweep(sys.argv[1:]) else [])
+        with tempfile.TemporaryDirectory(prefix="tvae-") as folder:
+            _launch(job, Path(folder) / "failures")
+    except KeyboardInterrupt:
+        if os.environ.get("RANK", "0") == "0":
+            print(INTERRUPTED, file=sys.stderr)
+        sys.exit(1)
+    except Exception as error:
+        _end(error)
+
+
+def _launch(job: Callable[[], None], failures: Path) -> None:
+    """`failures`: the file to which jobs add what went wrong."""
+    os.environ[FAILURES], os.environ[LAUNCHED_BY] = str(failures), str(os.getpid())
+    try:
+        job()
+        leave()
+    finally:
+        if failures.exists() and rank_here() == 0:
+            lines = failures.read_text("utf-8", "backslashreplace").splitlines()
+            print("jobs that failed:", *lines, sep="\n  ", file=sys.stderr)
 
 
 def _end_of_thread(end: threading.ExceptHookArgs) -> None:
@@ -169,9 +192,13 @@ def _end(error: Exception) -> None:
         raise error
     lines, code = explained
     # Of what all ranks know, the leader tells; of what goes wrong before they are joined, the first on each machine.
-    is_others = getattr(error, "is_shared", False) if n_joined() else local_rank() > 0
-    who = f"process {rank_here()}: " if rank_here() else ""
-    for line in lines if not (rank_here() and is_others) else ():
+    rank, is_others = 0, False
+    with suppress(UserError):  # it may be the environment that is wrong
+        rank, is_others = rank_here(), getattr(error, "is_shared", False) if n_joined() else local_rank() > 0
+    who = f"process {rank}: " if rank else ""
+    if os.environ.get(TRACEBACKS) == "1":
+        traceback.print_exception(error)
+    for line in lines if not (rank and is_others) else ():
         print(f"error: {who}{line}" if code == 2 else f"{who}{line}", file=sys.stderr)
     if getattr(error, "is_shared", False):
         wait_until_told()

@@ -14,6 +14,7 @@ from tvae.core.units import Units
 from tvae.data.dataset import Dataset
 from tvae.options.schema import Config
 from tvae.run.checkpoint import Part, Saved, copy_rows, load_newest, shape_of
+from tvae.run.plausible import check_fit, check_history, check_model, check_states
 from tvae.run.ranks import Ranks
 from tvae.run.run_directory import read_fingerprint, read_metrics
 from tvae.run.sealed import DamagedCheckpoint, understood
@@ -38,7 +39,10 @@ def load_model(directory: Path) -> tuple[Model, Units, list[Part]]:
     saved = load_run(directory, Ranks(), "init_from")
     fit = saved.content["fit"]
     with understood(saved.path):
-        return restore_model(fit, fit["model"]), Units(*fit["units"]), saved.parts
+        model = restore_model(fit, fit["model"])
+        check_model(model, fit["model"])
+        check_states(saved.parts, model.n_latents)
+        return model, Units(*fit["units"]), saved.parts
 
 
 def check_source(config: Config, dataset: Dataset, path: Path) -> None:
@@ -104,6 +108,10 @@ def load_states(fit: Fit, parts: list[Part]) -> None:
 def resume(fit: Fit, saved: Saved) -> list[dict[str, Any]]:
     """Take over what was saved; returns the rows of the epochs so far."""
     with understood(saved.path):
+        content = saved.content["fit"]
+        check_fit(fit, content)
+        check_states(saved.parts, fit.model.n_latents)
+        history = check_history(saved.content["history"], content["epoch"])
         load_states(fit, saved.parts)
-        fit.load_state_dict(saved.content["fit"])
-        return list(saved.content["history"])
+        fit.load_state_dict(content)
+        return history

@@ -22,7 +22,7 @@ def log_to_terminal(prefix: str = "") -> None:
 @contextmanager
 def log_to_file(path: Path) -> Iterator[None]:
     """Also append what is logged to a file."""
-    handler = logging.FileHandler(path)
+    handler = logging.FileHandler(path, encoding="utf-8", errors="backslashreplace")
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     log.addHandler(handler)
     try:

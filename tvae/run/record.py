@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import json
+import logging
 import math
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,8 @@ from tvae.run.figures import Results, as_grid, one_hot_outputs, write_figures
 from tvae.run.files import FIGURE_DIR, HISTORY, METRICS, TENSORBOARD_DIR
 from tvae.run.machine import machine
 from tvae.run.output_pictures import as_shown, uncertainty_scale, write_pictures
+
+log = logging.getLogger(__name__)
 
 
 class Record:
@@ -91,6 +95,26 @@ class Record:
         return self.write("finished")
 
 
+class NoWriter:
+    """In the place of TensorBoard's: takes everything, and writes nothing."""
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *_, **__: None
+
+
+def _open_tensorboard(directory: Path, purge_step: int | None) -> Any:
+    """Its writer, which takes no names that are not UTF-8."""
+    if str(directory) == _plain(directory):
+        return SummaryWriter(str(directory), purge_step=purge_step)
+    log.warning("%s: a name that is not UTF-8, so nothing is written for TensorBoard", _plain(directory))
+    return NoWriter()
+
+
+def _plain(value: object) -> str:
+    """As text, with bytes that are no characters written as such."""
+    return str(value).encode("utf-8", "backslashreplace").decode("utf-8")
+
+
 class WrittenRecord(Record):
     """A record that is kept in the run directory."""
 
@@ -106,7 +130,7 @@ class WrittenRecord(Record):
         super().__init__(config, fit, dataset, history, facts)
         self.directory = directory
         purge_step = fit.epoch + 1 if fit.epoch else None
-        self.writer = SummaryWriter(str(directory / TENSORBOARD_DIR), purge_step=purge_step)
+        self.writer = _open_tensorboard(directory / TENSORBOARD_DIR, purge_step)
 
     def add_epoch(self, epoch: Epoch, restored: Restored | None) -> dict[str, Any]:
         """Also scalars and, every so often, pictures for TensorBoard."""
@@ -146,7 +170,7 @@ class WrittenRecord(Record):
         write_figures(self.directory / FIGURE_DIR, self.results())
         metrics = self.write("finished")
         numbers = {f"final/{k}": v for k, v in metrics.items() if isinstance(v, float) and math.isfinite(v)}
-        options = {k: v if isinstance(v, (bool, int, float)) else str(v) for k, v in flat(self.config).items()}
+        options = {k: v if isinstance(v, (bool, int, float)) else _plain(v) for k, v in flat(self.config).items()}
         self.writer.add_hparams(options, numbers, run_name=".")
         self.writer.close()
         return metrics

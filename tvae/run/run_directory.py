@@ -92,6 +92,9 @@ class RunDirectory:
         for target in self._outputs():
             if target.is_symlink():
                 raise UserError(f"{self.path}: {target.name} is a link to elsewhere; name another hydra.run.dir")
+            if target.exists() and not (target.is_dir() if target.name in IN_FOLDERS else target.is_file()):
+                kind = "folder" if target.name in IN_FOLDERS else "file"
+                raise UserError(f"{self.path}: {target.name} is no {kind}; name another hydra.run.dir")
         theirs_path = self.path / CONFIG
         if not theirs_path.exists():
             for target in self._outputs():
@@ -189,10 +192,16 @@ def check_directory(path: Path, ranks: Ranks) -> None:
     )
 
 
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number")
+
+
 def read_metrics(path: Path) -> dict[str, Any] | None:
     """What a run reported, if it did."""
     try:
-        content = json.loads((path / METRICS).read_text())
-    except (OSError, ValueError):
+        if not (path / METRICS).is_file():
+            return None
+        content = json.loads((path / METRICS).read_text("utf-8"), parse_constant=_refuse_constant)
+    except (OSError, ValueError, RecursionError):
         return None
     return content if isinstance(content, dict) else None

@@ -48,6 +48,8 @@ def read(path: Path, checksum: str = "") -> dict[str, Any]:
     `checksum`: the one it must have, where it is known.
     """
     try:
+        if path.exists() and not path.is_file():
+            raise ValueError("no file")
         with open(path, "rb") as file:
             length = file.seek(0, os.SEEK_END) - COMMENT_LENGTH - 2
             file.seek(max(0, length + 2))

@@ -17,6 +17,7 @@ from tvae.core.team import Team
 from tvae.options.placement import rank_here
 
 REPEATED = 5.0  # seconds in which a second signal may be the first one handed on
+HANGUP: int | None = getattr(signal, "SIGHUP", None)  # the terminal has gone; not on Windows
 LAUNCHED_BY = "TVAE_LAUNCHED_BY"  # in the environment: the process that has the list of jobs
 at_work = threading.Lock()  # held by a job
 
@@ -44,7 +45,7 @@ class Stop:
 
 @contextmanager
 def stop_on_signal() -> Iterator[Stop]:
-    """Within, Ctrl-C and SIGTERM make the yielded function true; a second one ends the process at once.
+    """Within, Ctrl-C, SIGTERM and SIGHUP make the yielded function true; a second one ends the process at once.
 
     Under torchrun, which hands on what the terminal has sent to all, only after a while. submitit tells of the time
     limit by SIGUSR2: this, too, makes it true.
@@ -55,6 +56,8 @@ def stop_on_signal() -> Iterator[Stop]:
 
     def note(number: int, frame: object) -> None:
         received.append(time.monotonic())
+        if number == HANGUP:
+            _leave_terminal()
         if len(received) == 1 and rank_here() == 0:
             with suppress(OSError):  # not by the log: the signal may have interrupted it in the middle of a line
                 os.write(2, b"stopping; once more to stop without saving\n")
@@ -65,6 +68,8 @@ def stop_on_signal() -> Iterator[Stop]:
         stop.is_at_limit = True
 
     handlers: dict[int, Callable[[int, Any], None]] = {signal.SIGINT: note, signal.SIGTERM: note}
+    if HANGUP is not None and signal.getsignal(HANGUP) != signal.SIG_IGN:  # as under nohup
+        handlers[HANGUP] = note
     if "SUBMITIT_EXECUTOR" in os.environ:
         handlers[signal.SIGUSR2] = note_limit
     try:
@@ -76,6 +81,22 @@ def stop_on_signal() -> Iterator[Stop]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _leave_terminal() -> None:
+    """Write to nowhere instead of a terminal that is gone, which would be an error."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):
+        if os.isatty(stream):
+            os.dup2(nowhere, stream)
+    os.close(nowhere)
+
+
+def raise_interrupts() -> None:
+    """From now on Ctrl-C is a `KeyboardInterrupt`, unless it is ignored."""
+    with suppress(ValueError):  # not in the main thread
+        if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def queue_again(team: Team) -> None:

@@ -20,6 +20,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from tvae.core.errors import UserError
 from tvae.options.checks import did_you_mean, flat
 from tvae.options.mistakes import one_line
+from tvae.options.plain_yaml import load_yaml
 from tvae.options.schema import FREE
 
 Space = dict[str, BaseDistribution]
@@ -41,7 +42,7 @@ def read_space(name: str, cfg: DictConfig, check: Callable[[str], object]) -> Sp
     """The space in a file, with a line for every problem; `check` composes an override, or raises."""
     path = find_space(name)
     try:
-        content = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
+        content = OmegaConf.to_container(load_yaml(path), resolve=True)
     except Exception as error:  # YAML's and OmegaConf's have no base of their own
         raise UserError(f"{path}: not readable as YAML ({' '.join(str(error).split())})") from error
     if not isinstance(content, dict) or not content:

@@ -18,6 +18,7 @@ from tvae.core.errors import UserError
 from tvae.core.fields import option
 from tvae.data.dataset import DataConfig, DataConfigT, Dataset, DatasetConfig
 from tvae.data.mapped import Mapped, MappedSource
+from tvae.data.regular import check_regular
 
 TYPES = ("float16", "float32", "float64", "uint8", "int16", "int32")
 
@@ -50,6 +51,7 @@ class ArrayConfig(DatasetConfig):
 
 def open_array(path: Path) -> np.memmap:
     """The file as an array; nothing is read yet, and nothing can be written."""
+    check_regular(path)
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)  # any other mode counts against the memory there is
     except (ValueError, EOFError) as error:

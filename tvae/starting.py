@@ -1,0 +1,55 @@
+"""What a command needs before anything large is imported, which takes seconds.
+
+Ctrl-C is a line and the exit code of an interruption from the start. Standard streams that the caller has closed lead
+to nowhere, instead of into the next file that is opened. A working directory that is gone is told. Python programs that
+import the package are left alone.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+COMMANDS = ("train", "denoise", "inpaint", "search")
+INTERRUPTED = "interrupted; the same command resumes from the last checkpoint, if there is one"
+
+
+def is_command() -> bool:
+    """Whether this process was started as `python -m tvae.NAME` or `tvae-NAME`."""
+    modules = [name for flag, name in itertools.pairwise(sys.orig_argv) if flag == "-m"]
+    started_as = [*modules[:1], *(Path(script).stem for script in sys.argv[:1])]
+    return any(word in (f"tvae.{name}", f"tvae-{name}") for word in started_as for name in COMMANDS)
+
+
+def start() -> None:
+    """To be called first of all."""
+    _open_streams()
+    try:
+        os.getcwd()
+    except FileNotFoundError:  # what is imported next would end the process with a word of its own
+        print("error: the working directory does not exist any more", file=sys.stderr)
+        os._exit(2)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is ignored, and stays so
+        signal.signal(signal.SIGINT, _end)
+
+
+def _open_streams() -> None:
+    while (handle := os.open(os.devnull, os.O_RDWR)) <= 2:  # the lowest number that is free
+        pass
+    os.close(handle)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # as Python says that it was closed
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+
+
+def _end(number: int, frame: Any) -> None:
+    """Nothing has been begun yet."""
+    if os.environ.get("RANK", "0") == "0":
+        with suppress(OSError):
+            os.write(2, f"{INTERRUPTED}\n".encode())
+    os._exit(1)
