@@ -113,7 +113,7 @@ def test_what_is_masked_in_a_mask_is_missing():
     [
         "image=b.png", "dataset=house", "dataset.name=house", "hydra.run.dir=there", "+hydra.x=1", "seed=3",
         "task=train", "checkpoint_seconds=1", "restore_every=2", "experiment=house_15",
-        "experiment=castle_50", "keep_known=true",
+        "experiment=castle_50", "keep_known=true", "output=b.png",
     ],
 )  # fmt: skip
 def test_what_a_call_cannot_honour_is_refused(word):
