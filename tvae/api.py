@@ -31,7 +31,7 @@ from tvae.run.session import train_in_memory
 MEANINGLESS = (
     "dataset", "dataset.name", "image", "noise", "missing", "corruption_seed", "clean", "mask", "n_patches", "data_dir",
     "run", "init_from", "restart", "seed", "restore_every", "picture_every", "checkpoint_seconds", "task",
-    "states.memmap", "output",
+    "states.memmap", "output", "axes", "pages",
 )  # fmt: skip
 
 

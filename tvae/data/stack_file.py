@@ -16,6 +16,7 @@ from tvae.data.image_codec import ONE_PICTURE, TIFF_SIGNATURES, in_colours, sile
 from tvae.data.image_encoding import encode
 from tvae.data.image_file import Image, from_channels, read_image
 from tvae.data.layout import CHANNELS, Layout, layout_of, parse_pages
+from tvae.data.regular import check_regular
 
 NPY_SIGNATURE = b"\x93NUMPY"
 ANIMATED = (b"GIF8", b"\x89PNG", b"RIFF")  # files of one or many pictures of 8 bit
@@ -24,6 +25,7 @@ FRAMES = (".gif", ".png", ".webp")
 
 def read_picture(path: str | Path, axes: str | None = None, pages: str | None = None) -> Image:
     """The picture or the stack in a file; `axes` where the file does not say, `pages` of a stack to take."""
+    check_regular(path)
     found = _read_stack(Path(path), axes)
     if found is None:
         refuse(axes is not None, f"axes={axes}: {path} holds one picture, of rows and columns")
