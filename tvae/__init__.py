@@ -9,15 +9,16 @@ if starting.is_command():
 
 if TYPE_CHECKING:
     from tvae.api import denoise, inpaint
+    from tvae.reusable import Model, fit, load
 
 __version__ = "0.1.0"
-__all__ = ["denoise", "inpaint"]
+__all__ = ["Model", "denoise", "fit", "inpaint", "load"]
 
 
 def __getattr__(name: str) -> Any:
     """The calls for notebooks, loaded when they are wanted."""
     if name in __all__:
-        from tvae import api
+        from tvae import api, reusable
 
-        return getattr(api, name)
+        return getattr(api if name in ("denoise", "inpaint") else reusable, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,7 +9,7 @@ The commands do the same with files, and keep a record of it in a run directory.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,18 +20,21 @@ from numpy.typing import NDArray
 from omegaconf.errors import OmegaConfBaseException
 
 from tvae.core.errors import UserError, refuse
-from tvae.data.image_file import Image, from_array, to_output
+from tvae.data.image_file import Image, to_output
+from tvae.data.layout import Layout, layout_of
 from tvae.data.picture import Picture, check_content, check_missing
+from tvae.data.stack_file import to_image
 from tvae.options.checks import resolve
 from tvae.options.mistakes import one_line
 from tvae.options.schema import Config, conf_dir, register
+from tvae.restore.restoration import Restored
 from tvae.run.session import train_in_memory
 
 # Options of the commands that say which picture, are about files and run directories, or are arguments of the call
 MEANINGLESS = (
-    "dataset", "dataset.name", "image", "noise", "missing", "corruption_seed", "clean", "mask", "n_patches", "data_dir",
-    "run", "init_from", "restart", "seed", "restore_every", "picture_every", "checkpoint_seconds", "task",
-    "states.memmap", "output", "axes", "pages",
+    "dataset", "dataset.name", "image", "axes", "pages", "noise", "missing", "corruption_seed", "clean", "mask",
+    "n_patches", "data_dir", "run", "init_from", "restart", "seed", "restore_every", "picture_every",
+    "checkpoint_seconds", "task", "states.memmap", "output",
 )  # fmt: skip
 
 
@@ -39,20 +42,22 @@ def denoise(
     image: NDArray[Any],
     *,
     channel_axis: int | None = None,
+    axes: str | None = None,
     rng: int | np.random.Generator | None = 0,
     overrides: Sequence[str] = (),
     return_uncertainty: bool = False,
 ) -> Any:
     """Remove noise of unknown strength from an image, learning from that image alone.
 
-    `image` (M, N) or, with `channel_axis`, (M, N, C): unsigned 8 or 16 bit, or floating point; it is not modified.
+    `image` (M, N), with `channel_axis` (M, N, C), or with `axes`, as in "TYX", a stack, which has one model for all its
+    pages: unsigned 8 or 16 bit, or floating point; it is not modified.
     Pixels that are NaN, or masked in a masked array, are missing and are filled in. `rng`: seed or generator of all
     that is random, None for another result each time. `overrides`: options as on the command line, for instance
     `["epochs=10", "dataset.patch_size=12"]`; those that an array cannot honour are refused. Returns an array of the
     same shape, dtype and range; with `return_uncertainty` also the posterior standard deviation, floating point in the
     image's units.
     """
-    return _restore("denoise", image, None, channel_axis, rng, overrides, return_uncertainty)
+    return _restore("denoise", image, None, channel_axis, axes, rng, overrides, return_uncertainty)
 
 
 def inpaint(
@@ -60,16 +65,18 @@ def inpaint(
     mask: NDArray[Any] | None = None,
     *,
     channel_axis: int | None = None,
+    axes: str | None = None,
     rng: int | np.random.Generator | None = 0,
     overrides: Sequence[str] = (),
     return_uncertainty: bool = False,
 ) -> Any:
     """Fill in the pixels of an image where `mask` (M, N) is nonzero, learning from the others, which stay as they are.
 
-    Pixels that are NaN, or masked in a masked array, are missing as well; that none is missing is a mistake. With
-    `overrides=["keep_known=false"]` known pixels are denoised. The rest is as in `denoise`.
+    The mask of a stack is (M, N) or (T, M, N). Pixels that are NaN, or masked in a masked array, are missing as well;
+    that none is missing is a mistake. With `overrides=["keep_known=false"]` known pixels are denoised. The rest is as
+    in `denoise`.
     """
-    return _restore("inpaint", image, mask, channel_axis, rng, overrides, return_uncertainty)
+    return _restore("inpaint", image, mask, channel_axis, axes, rng, overrides, return_uncertainty)
 
 
 def _restore(
@@ -77,38 +84,61 @@ def _restore(
     array: NDArray[Any],
     mask: NDArray[Any] | None,
     channel_axis: int | None,
+    axes: str | None,
     rng: int | np.random.Generator | None,
     overrides: Sequence[str],
     return_uncertainty: bool,
 ) -> Any:
-    array, masked = _unmasked(array)
-    if array.ndim != (2 if channel_axis is None else 3):
-        raise ValueError(f"an image of {array.ndim} dimensions; 2 are wanted, or 3 with channel_axis")
-    last = array if channel_axis is None else np.moveaxis(array, channel_axis, -1)
-    image = from_array(last)
-    if masked is not None:
-        marked = masked if channel_axis is None else np.any(masked, channel_axis)
-        image = replace(image, missing=np.asarray(marked if image.missing is None else marked | image.missing))
-    seed = rng if isinstance(rng, (int, np.integer)) else int(np.random.default_rng(rng).integers(2**31))
-    config = _compose([overrides] if isinstance(overrides, str) else overrides)
+    picture, back = opened(array, mask, channel_axis, axes)
+    config = compose_options(overrides)
     refuse(task == "denoise" and config.keep_known is True, "keep_known=true: is for inpaint")
-    config.task, config.seed = task, seed
-    picture = _picture(image, None if mask is None else np.ma.filled(mask, 1))
+    config.task, config.seed = task, seed_of(rng)
     check_content(picture.noisy, picture.missing, "the image")
     if task == "inpaint":
         check_missing(picture.missing, "the image")
-    found = train_in_memory(config, picture)
-
-    def back(pixels: np.ndarray) -> np.ndarray:
-        if channel_axis is None:
-            return pixels.reshape(array.shape)
-        return np.moveaxis(pixels.reshape(last.shape), -1, channel_axis)
-
-    restored = back(to_output(found.pixels, image))
-    return (restored, back(found.uncertainty)) if return_uncertainty else restored
+    return back(train_in_memory(config, picture), return_uncertainty)
 
 
-def _compose(overrides: Sequence[str]) -> Config:
+def opened(
+    array: NDArray[Any], mask: NDArray[Any] | None, channel_axis: int | None, axes: str | None
+) -> tuple[Picture, Callable[[Restored, bool], Any]]:
+    """An array as a picture, and how what was restored becomes an array of the same kind (and its uncertainty)."""
+    array, masked = _unmasked(array)
+    layout = _layout(array, channel_axis, axes)
+    image = to_image(array, layout)
+    if masked is not None:
+        marked = layout.to_tall(masked)
+        marked = np.any(marked, -1) if marked.ndim == 3 else marked
+        image = replace(image, missing=np.asarray(marked if image.missing is None else marked | image.missing))
+    picture = _picture(image, None if mask is None else np.ma.filled(mask, 1))
+
+    def back(found: Restored, with_uncertainty: bool) -> Any:
+        restored = to_output(found.pixels, image)
+        return (restored, layout.from_tall(found.uncertainty)) if with_uncertainty else restored
+
+    return picture, back
+
+
+def _layout(array: NDArray[Any], channel_axis: int | None, axes: str | None) -> Layout:
+    if axes is not None:
+        if channel_axis is not None:
+            raise ValueError("channel_axis and axes both say where the channels are; one of them is enough")
+        return layout_of(axes, array.shape)
+    if array.ndim != (2 if channel_axis is None else 3):
+        raise ValueError(f"an image of {array.ndim} dimensions; 2 are wanted, 3 with channel_axis, or axes for a stack")
+    names = ["Y", "X"]
+    if channel_axis is not None:
+        names.insert(channel_axis % 3, "C")
+    return Layout("".join(names), array.shape)
+
+
+def seed_of(rng: int | np.random.Generator | None) -> int:
+    return int(rng) if isinstance(rng, (int, np.integer)) else int(np.random.default_rng(rng).integers(2**31))
+
+
+def compose_options(overrides: Sequence[str]) -> Config:
+    """The configuration for an array, with options as on the command line."""
+    overrides = [overrides] if isinstance(overrides, str) else overrides
     register()
     refused = [word for word in overrides if word.lstrip("+~").partition("=")[0].startswith(("hydra.", "hydra/"))]
     refused += [word for word in overrides if word.lstrip("+~").partition("=")[0] in MEANINGLESS]
@@ -135,6 +165,8 @@ def _unmasked(array: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any] | None]:
 
 def _picture(image: Image, mask: NDArray[Any] | None) -> Picture:
     height, width = image.pixels.shape[:2]
+    if mask is not None and image.n_pages > 1:
+        mask = np.broadcast_to(mask, (image.n_pages, height // image.n_pages, width)).reshape(height, width)
     if mask is not None and mask.shape != (height, width):
         raise ValueError(f"a mask of shape {mask.shape} for an image of {(height, width)}")
     missing = np.zeros((height, width), dtype=bool) if mask is None else mask != 0

@@ -166,7 +166,11 @@ class Fit:
         self._check(elbo)
         update_closed_forms(self.model, totals)
         self.team.share(list(self.model.state_dict().values()))  # machines may round differently
-        elbo_test = None if self.held_out is None else self._check(self._visit_held_out(self.held_out))
+        elbo_test = (
+            None
+            if self.held_out is None
+            else self._check(self.search(self.held_out, derive(self.config.seed, "test", self.epoch)))
+        )
         self.epoch += 1
         report = Epoch(
             epoch=self.epoch,
@@ -181,18 +185,18 @@ class Fit:
         self.batch, self.seconds, self.totals = 0, 0.0, self._new_totals()
         return report
 
-    def _visit_held_out(self, held_out: Points) -> float:
+    def search(self, points: Points, seed: int) -> float:
         """E-steps with fixed parameters; returns the ELBO in nats per data point, in the data's units."""
-        seed, total = derive(self.config.seed, "test", self.epoch), torch.zeros(1, dtype=torch.float64)
+        total = torch.zeros(1, dtype=torch.float64)
         with self.engine.at_work():
-            for index in torch.arange(len(held_out.own), device=self.device).split(self.config.batch_size):
-                x, observed = held_out.rows(index)
-                rng = Stream(seed, index + held_out.own.start)
-                step = self.engine.e_step(self.model, self.config.ea, x, held_out.sets.take(index), rng, observed)
-                held_out.sets.put(index, step.packed)
+            for index in torch.arange(len(points.own), device=self.device).split(self.config.batch_size):
+                x, observed = points.rows(index)
+                rng = Stream(seed, index + points.own.start)
+                step = self.engine.e_step(self.model, self.config.ea, x, points.sets.take(index), rng, observed)
+                points.sets.put(index, step.packed)
                 total += step.elbo.double().sum().item()
         self.team.add([total])
-        return self.units.elbo_to_data(total.item() / held_out.n_points, held_out.n_values)
+        return self.units.elbo_to_data(total.item() / points.n_points, points.n_values)
 
     def _check(self, elbo: float) -> float:
         if not math.isfinite(elbo):

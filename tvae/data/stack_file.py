@@ -14,7 +14,7 @@ from tvae.core.errors import UserError, refuse
 from tvae.data.atomic import write_atomically
 from tvae.data.image_codec import ONE_PICTURE, TIFF_SIGNATURES, in_colours, silenced
 from tvae.data.image_encoding import encode
-from tvae.data.image_file import Image, from_channels, read_image
+from tvae.data.image_file import Image, from_array, from_channels, read_image
 from tvae.data.layout import CHANNELS, Layout, layout_of, parse_pages
 from tvae.data.regular import check_regular
 
@@ -31,11 +31,17 @@ def read_picture(path: str | Path, axes: str | None = None, pages: str | None = 
         refuse(axes is not None, f"axes={axes}: {path} holds one picture, of rows and columns")
         refuse(pages is not None, f"pages={pages}: {path} holds one picture")
         return read_image(path)
-    return to_image(*found, pages, str(path))
+    return to_image(*found, pages, str(path), has_alpha=True)
 
 
-def to_image(array: np.ndarray, layout: Layout, pages: str | None = None, source: str = "the stack") -> Image:
-    """An array of this layout as an image of its pages, or of some of them."""
+def to_image(
+    array: np.ndarray,
+    layout: Layout,
+    pages: str | None = None,
+    source: str = "the image",
+    has_alpha: bool = False,
+) -> Image:
+    """An array of this layout as an image of its pages, or of some; `has_alpha`: the last of 2 or 4 channels is it."""
     refuse(array.size == 0, f"{source}: an array of shape {array.shape} is no picture")
     if not layout.page_axes:
         refuse(pages is not None, f"pages={pages}: {source} holds one picture")
@@ -45,7 +51,7 @@ def to_image(array: np.ndarray, layout: Layout, pages: str | None = None, source
         layout = whole.chosen(numbers)
         array = layout.from_tall(array.reshape(-1, *array.shape[2:]))
     try:
-        image = from_channels(layout.to_tall(array))
+        image = (from_channels if has_alpha else from_array)(layout.to_tall(array))
     except UserError as refused:
         raise UserError(*(f"{source}: {line}" for line in refused.args)) from None
     return replace(image, layout=layout)

@@ -10,7 +10,7 @@ import copy
 import difflib
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from tvae.core.errors import UserError
 from tvae.data.sets import DATASETS
 from tvae.options.paths_as_typed import change_paths
 from tvae.options.placement import choose_device, device_problems, threads_problems
-from tvae.options.plain_yaml import load_yaml
+from tvae.options.plain_yaml import load_yaml, parse_yaml
 from tvae.options.schema import Config
 
 
@@ -51,8 +51,17 @@ def _problems(config: Config) -> list[str]:
 
 def read_config(path: Path) -> Config:
     """What an earlier run wrote as its config.yaml."""
+    return _as_config(lambda: load_yaml(path), path)
+
+
+def parse_config(text: str, path: Path) -> Config:
+    """The same, where it is a part of the file `path`."""
+    return _as_config(lambda: parse_yaml(text), path)
+
+
+def _as_config(load: Callable[[], Any], path: Path) -> Config:
     try:
-        written = load_yaml(path)
+        written = load()
         schema = OmegaConf.structured(Config(dataset=DATASETS[written.dataset.name]()))
         config = OmegaConf.to_object(OmegaConf.merge(schema, written))
     except Exception as error:  # missing, not YAML, or of another version

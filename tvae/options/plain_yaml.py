@@ -22,7 +22,11 @@ def load_yaml(path: Path) -> Any:
     check_regular(path)
     if path.stat().st_size > BYTES_MAX:
         raise ValueError(f"more than {BYTES_MAX >> 10} kB")
-    text = path.read_text("utf-8")
+    return parse_yaml(path.read_text("utf-8"))
+
+
+def parse_yaml(text: str) -> Any:
+    """The same of the content of a file."""
     depth = 0
     for event in yaml.parse(text, Loader=yaml.SafeLoader):
         if isinstance(event, yaml.AliasEvent):

@@ -25,11 +25,13 @@ from tvae.options.schema import Config
 from tvae.run.files import STATES
 
 
-def make_fit(config: Config, dataset: Dataset, folder: Path | None = None, team: Team = ALONE) -> Fit:
-    """`folder`: of the states, where they are to be in a file."""
+def make_fit(
+    config: Config, dataset: Dataset, folder: Path | None = None, team: Team = ALONE, units: Units | None = None
+) -> Fit:
+    """`folder`: of the states, where they are to be in a file; `units`: of a model that is there."""
     source = dataset.source
     torch.set_num_threads(config.threads or choose_threads(batch_cost(config, source.n_values)))
-    units = units_for(config, dataset)  # whose last digit depends on the threads
+    units = units or units_for(config, dataset)  # whose last digit depends on the threads
     device, dtype = choose_device(config.device, config.precision), getattr(torch, config.precision)
     variance = source.known_values().double().var(correction=0).item()
     start = start_model(config.model, source.n_values, variance, units, generator(config.seed, "weights"))

@@ -1,0 +1,65 @@
+"""A model for repeated use as Python calls: trained on one image, it restores any number of others.
+
+model = tvae.fit(frames[0])
+restored = [model.restore(frame) for frame in frames]
+model.save("frames.tvae")
+again = tvae.load("frames.tvae").restore(frames[1])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tvae.api import compose_options, opened, seed_of
+from tvae.data.picture import check_content
+from tvae.run.trained import Trained
+
+
+class Model:
+    """What `tvae.fit` and `tvae.load` return."""
+
+    def __init__(self, trained: Trained):
+        self._trained = trained
+
+    def restore(
+        self,
+        image: NDArray[Any],
+        *,
+        channel_axis: int | None = None,
+        axes: str | None = None,
+        return_uncertainty: bool = False,
+    ) -> Any:
+        """An image of the kind that was trained on, of any size, denoised; the rest is as in `tvae.denoise`."""
+        picture, back = opened(image, None, channel_axis, axes)
+        check_content(picture.noisy, picture.missing, "the image")
+        return back(self._trained.restore(picture), return_uncertainty)
+
+    def save(self, path: str | Path) -> None:
+        """Write it to a file, which holds numbers and options only: to load it cannot run code."""
+        self._trained.save(Path(path))
+
+
+def fit(
+    image: NDArray[Any],
+    *,
+    channel_axis: int | None = None,
+    axes: str | None = None,
+    rng: int | np.random.Generator | None = 0,
+    overrides: Sequence[str] = (),
+) -> Model:
+    """Train on an image or a stack, for `Model.restore`; arguments as of `tvae.denoise`."""
+    picture, _ = opened(image, None, channel_axis, axes)
+    check_content(picture.noisy, picture.missing, "the image")
+    config = compose_options(overrides)
+    config.task, config.seed = "denoise", seed_of(rng)
+    return Model(Trained.on(config, picture))
+
+
+def load(path: str | Path) -> Model:
+    """What `Model.save` wrote."""
+    return Model(Trained.load(Path(path)))

@@ -1,0 +1,87 @@
+"""A trained model on its own, to restore other pictures of the same kind: one frame is trained on, many are restored.
+
+Parameters stay as they are. The states of another picture's patches are searched for by some E-steps, from the same
+states that training starts from; what follows is the restoration of any picture.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from omegaconf import OmegaConf
+
+from tvae.core.errors import UserError, refuse
+from tvae.core.model import Model, restore_model
+from tvae.core.streams import derive
+from tvae.core.units import Units
+from tvae.data.picture import Picture
+from tvae.data.sets.image import ImageConfig
+from tvae.options.checks import parse_config
+from tvae.options.paths_as_typed import as_written
+from tvae.options.recipe import prepare
+from tvae.options.schema import Config
+from tvae.restore.bands import Bands
+from tvae.restore.restoration import Restored
+from tvae.run.restoring import restore_picture
+from tvae.run.sealed import read, understood, write
+from tvae.run.session import Session
+from tvae.run.setup import make_fit
+
+N_ROUNDS = 3  # of E-steps for a picture that was not trained on
+
+
+class Trained:
+    def __init__(self, config: Config, model: Model, units: Units):
+        """`config`: with every option filled in for the picture that was trained on."""
+        self.config, self.model, self.units = config, model, units
+
+    @classmethod
+    def on(cls, config: Config, picture: Picture) -> Trained:
+        """Trained on a picture or a stack."""
+        n_threads = torch.get_num_threads()
+        try:
+            session = Session(*prepare(config, picture))
+            session.loop()
+        finally:
+            torch.set_num_threads(n_threads)
+        return cls(session.config, session.fit.model, session.fit.units)
+
+    def restore(self, picture: Picture, bands: Bands = Bands()) -> Restored:  # noqa: B008
+        """A picture of the same number of channels, in the same units."""
+        options = self.config.dataset
+        assert isinstance(options, ImageConfig)
+        assert options.patch_size is not None
+        n_values, n_channels = self.model.decoder.n_outputs, picture.noisy.shape[2]
+        refuse(
+            n_values != options.patch_size**2 * n_channels,
+            f"{n_channels} channels, but the model is of pictures with {n_values // options.patch_size**2}",
+        )
+        open_again = replace(options, train_stride=None)  # by the size of this picture
+        n_threads = torch.get_num_threads()
+        try:
+            config, dataset = prepare(replace(self.config, dataset=open_again), picture)
+            fit = make_fit(config, dataset, units=self.units)
+            fit.model.load({name: value.to(fit.device) for name, value in self.model.parameters_by_name().items()})
+            for i in range(N_ROUNDS):
+                fit.search(fit.points, derive(config.seed, "other picture", i))
+            return restore_picture(fit, picture, config, bands)
+        finally:
+            torch.set_num_threads(n_threads)
+
+    def save(self, path: Path) -> None:
+        """Options, parameters and units; whole or not at all."""
+        parameters = {name: value.cpu() for name, value in self.model.parameters_by_name().items()}
+        about = {**self.model.spec(), "units": [self.units.mean, self.units.std]}
+        write(path, {"options": OmegaConf.to_yaml(as_written(self.config)), "parameters": parameters, **about})
+
+    @classmethod
+    def load(cls, path: Path) -> Trained:
+        refuse(not path.is_file(), f"{path}: no such file")
+        content = read(path)
+        if "options" not in content:
+            raise UserError(f"{path}: no model of pictures; a run directory is restored from by run=DIR")
+        with understood(path):
+            model = restore_model(content, content["parameters"])
+            return cls(parse_config(content["options"], path), model, Units(*content["units"]))
