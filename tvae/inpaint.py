@@ -35,7 +35,7 @@ def job(cfg: DictConfig) -> None:
 
 
 def main() -> None:
-    command.launch(job, shorthand=("image", "output"))
+    command.launch(job, __doc__, shorthand=("image", "output"))
 
 
 if __name__ == "__main__":

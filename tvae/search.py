@@ -90,9 +90,7 @@ def search(cfg: DictConfig, path: Path, options: Options) -> None:
 
 
 def start() -> None:
-    asks = any(word.startswith("-") for word in sys.argv[1:])  # for help, or for the configuration
-    if {"-h", "--help"} & set(sys.argv):
-        print(__doc__)  # and what Hydra has to say
+    asks = any(word.startswith("-") for word in sys.argv[1:])  # for the configuration
     options, sys.argv[1:] = take_options(["space=", *sys.argv[1:]] if asks else sys.argv[1:])
 
     @hydra.main(version_base="1.3", config_path=conf_dir(), config_name="config")
@@ -103,7 +101,7 @@ def start() -> None:
 
 
 def main() -> None:
-    command.launch(start)
+    command.launch(start, __doc__)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ def job(cfg: DictConfig) -> None:
 
 
 def main() -> None:
-    command.launch(job)
+    command.launch(job, __doc__)
 
 
 if __name__ == "__main__":

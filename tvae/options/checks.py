@@ -7,10 +7,9 @@ missing values, ranges, what does not go together) and turns the composed config
 from __future__ import annotations
 
 import copy
-import difflib
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from tvae.core.errors import UserError
 from tvae.data.sets import DATASETS
+from tvae.options.every_option import did_you_mean
 from tvae.options.paths_as_typed import change_paths
 from tvae.options.placement import choose_device, device_problems, threads_problems
 from tvae.options.plain_yaml import load_yaml, parse_yaml
@@ -95,17 +95,12 @@ def _take_unknown(cfg: DictConfig, path: str) -> list[str]:
     problems = []
     for key in list(map(str, cfg)):
         if key not in known:
-            problems.append(f"{path}{key}: no such option{did_you_mean(key, known, path)}")
+            problems.append(f"{path}{key}: no such option{did_you_mean(key, path)}")
             with open_dict(cfg):
                 del cfg[key]
         elif not OmegaConf.is_missing(cfg, key) and isinstance(cfg[key], DictConfig):
             problems += _take_unknown(cfg[key], f"{path}{key}.")
     return problems
-
-
-def did_you_mean(key: str, known: Sequence[str], path: str = "") -> str:
-    close = difflib.get_close_matches(key, known, 1)
-    return f"; did you mean {path}{close[0]}?" if close else ""
 
 
 COMPARISONS = {

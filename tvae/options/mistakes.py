@@ -7,7 +7,6 @@ import errno
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
 
 import torch
@@ -20,9 +19,10 @@ from omegaconf.errors import OmegaConfBaseException
 
 from tvae.core.errors import Failure, UserError, refuse
 from tvae.data.atomic import NO_ROOM
-from tvae.options.checks import did_you_mean, resolve
+from tvae.options.checks import resolve
+from tvae.options.every_option import did_you_mean, every_option
 from tvae.options.paths_as_typed import how_to_quote, is_sweep
-from tvae.options.schema import Config, conf_dir
+from tvae.options.schema import conf_dir
 
 LESS_MEMORY = (
     "less is needed with fewer model.n_latents, fewer states.n_states or a smaller batch_size, for images with a "
@@ -138,7 +138,9 @@ def _hint(override: str, wrong: Exception) -> str:
         return f"; is it installed? pip install '.[{'joblib' if value == 'joblib' else 'slurm'}]'"
     if is_sweep(sys.argv[1:]) and isinstance(wrong, OverrideParseException):
         return how_to_quote(override)
-    return did_you_mean(key, [f.name for f in fields(Config)])
+    name = key.lstrip("+~")
+    is_known = name in every_option() or (Path(conf_dir()) / name).is_dir() or name.startswith("hydra")
+    return "" if is_known else did_you_mean(name)
 
 
 def one_line(error: BaseException) -> str:

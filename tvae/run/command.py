@@ -26,6 +26,7 @@ from omegaconf import DictConfig, OmegaConf
 from tvae.core.errors import UserError, refuse
 from tvae.data.atomic import NO_ROOM
 from tvae.options.checks import resolve
+from tvae.options.every_option import help_text
 from tvae.options.mistakes import check_globs, explain, one_line
 from tvae.options.paths_as_typed import as_typed, is_sweep
 from tvae.options.placement import (
@@ -39,6 +40,7 @@ from tvae.options.placement import (
 from tvae.options.schema import Config, register
 from tvae.run.connection import is_first_attempt, join, leave, n_joined, wait_until_told
 from tvae.run.logs import log_to_terminal
+from tvae.run.made_directories import remove_made
 from tvae.run.ranks import LostRank, Ranks
 from tvae.run.result import tell_result
 from tvae.run.signals import LAUNCHED_BY, Interrupted, at_work, end_with_launcher, raise_interrupts
@@ -92,6 +94,8 @@ def _run(task: Callable[[Config, Path], object], cfg: DictConfig) -> None:
         if ranks.is_leader:
             tell_result(config, path)
     except Exception as error:
+        if rank_here() == 0:
+            remove_made(path)
         is_known_to_all = n_joined() <= 1 or getattr(error, "is_shared", False)
         if is_multirun and is_known_to_all and not isinstance(error, (Interrupted, LostRank)):
             _note_failure(f"{path}: {one_line(error)}")
@@ -134,8 +138,11 @@ def threads_of_job() -> int | None:
     return max(1, n_cores() // (n_jobs if n_jobs > 0 else n_cores()))
 
 
-def launch(job: Callable[[], None], shorthand: Sequence[str] = ()) -> None:
-    """Start a `hydra.main` function from the command line; `shorthand`: options that bare words stand for."""
+def launch(job: Callable[[], None], about: str | None, shorthand: Sequence[str] = ()) -> None:
+    """Start a `hydra.main` function from the command line.
+
+    `about`: what `--help` says first; `shorthand`: options that bare words stand for.
+    """
     raise_interrupts()
     os.environ[TRACEBACKS] = os.environ.get("HYDRA_FULL_ERROR", "0")
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra hands its exceptions on, instead of printing and exiting with 1
@@ -144,6 +151,9 @@ def launch(job: Callable[[], None], shorthand: Sequence[str] = ()) -> None:
         check_environment()
         log_to_terminal()
         sys.argv[1:] = as_typed(sys.argv[1:], shorthand)
+        if {"-h", "--help"} & {*sys.argv[1:]}:
+            print(help_text(_name(), about or "", shorthand, [word for word in sys.argv[1:] if "=" in word]))
+            return
         check_globs(sys.argv[1:] if is_sweep(sys.argv[1:]) else [])
         with tempfile.TemporaryDirectory(prefix="tvae-") as folder:
             _launch(job, Path(folder) / "failures")
@@ -165,6 +175,12 @@ def _launch(job: Callable[[], None], failures: Path) -> None:
         if failures.exists() and rank_here() == 0:
             lines = failures.read_text("utf-8", "backslashreplace").splitlines()
             print("jobs that failed:", *lines, sep="\n  ", file=sys.stderr)
+
+
+def _name() -> str:
+    """What this command is called by."""
+    called = Path(sys.argv[0])
+    return f"python -m tvae.{called.stem}" if called.suffix == ".py" else called.name
 
 
 def _end_of_thread(end: threading.ExceptHookArgs) -> None:

@@ -18,7 +18,8 @@ from omegaconf.errors import OmegaConfBaseException
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
 from tvae.core.errors import UserError
-from tvae.options.checks import did_you_mean, flat
+from tvae.options.checks import flat
+from tvae.options.every_option import did_you_mean
 from tvae.options.mistakes import one_line
 from tvae.options.plain_yaml import load_yaml
 from tvae.options.schema import FREE
@@ -56,7 +57,7 @@ def read_space(name: str, cfg: DictConfig, check: Callable[[str], object]) -> Sp
             if any(name.startswith(f"{option!s}.") for name in known):
                 raise UserError("is a group of options; name one of them")
             if option not in known:
-                raise UserError(f"no such option{did_you_mean(str(option), known)}")
+                raise UserError(f"no such option{did_you_mean(str(option))}")
             space[option] = distribution(given)
             for value in extremes(space[option]):
                 check(f"{option}={value}")
