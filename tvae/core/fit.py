@@ -152,7 +152,7 @@ class Fit:
         if self.is_exact:
             return
         self.team.add([*gradients, self.n_wanting])
-        for parameter, gradient in zip(self.model.decoder.parameters(), gradients, strict=True):
+        for parameter, gradient in zip(self.optimiser.param_groups[0]["params"], gradients, strict=True):
             parameter.grad = gradient
         self.optimiser.step()
         self.schedule.step()

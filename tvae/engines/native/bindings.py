@@ -42,8 +42,8 @@ class EStepTask(ctypes.Structure):
         ("decoder", Network),
         *((name, c_int64) for name in ("batch", "n_states", "n_latents", "n_threads", "selection", "n_parents")),
         *((name, c_int64) for name in ("n_children", "n_generations", "n_flips", "seed", "n_drawn_before", "n_drawn")),
-        *((name, c_double) for name in ("log_off", "sigma2")),
-        *((name, c_void_p) for name in ("logit", "numbers", "index", "x", "observed", "packed", "new_packed")),
+        ("sigma2", c_double),
+        *((name, c_void_p) for name in ("pi", "numbers", "index", "x", "observed", "packed", "new_packed")),
         *((name, c_void_p) for name in ("error", "log_joint", "n_accepted")),
     ]
 
@@ -61,8 +61,9 @@ class GradientTask(ctypes.Structure):
 class VisitTask(ctypes.Structure):
     _fields_ = [
         ("search", EStepTask),
-        *((name, c_double) for name in ("prune", "scale", "elbo", "error", "n_accepted")),
-        *((name, c_void_p) for name in ("active", "weight_gradients", "bias_gradients")),
+        *((name, c_double) for name in ("prune", "scale")),
+        *((name, c_void_p) for name in ("n_points", "n_observed", "n_accepted", "elbo", "error", "active")),
+        *((name, c_void_p) for name in ("weight_gradients", "bias_gradients")),
     ]
 
 
@@ -90,8 +91,10 @@ class Arguments:
         self.held: list[Any] = []
 
     def tensor(self, tensor: Tensor) -> int:
-        self.held.append(tensor.detach().contiguous())
-        return self.held[-1].data_ptr()
+        if not tensor.is_contiguous():
+            tensor = tensor.detach().contiguous()
+        self.held.append(tensor)
+        return tensor.data_ptr()
 
     def optional(self, tensor: Tensor | None) -> int | None:
         return None if tensor is None else self.tensor(tensor)

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "prior.hpp"
 #include "rows.hpp"
 #include "tasks.hpp"
 #include "vectors.hpp"
@@ -25,12 +26,14 @@ template <class T> class KnownStates {
   std::atomic<int64_t> n_different{0};
 
 public:
+  Prior<T> prior;
   Array<uint64_t> code;     // (n,)
   Array<double> log_prior;  // (n,)
 
   // Room for n states.
   void prepare(const EStepTask &task, int64_t n, int64_t mu_stride) {
     this->task = &task, this->mu_stride = mu_stride;
+    prior.prepare(task);
     n_bytes = (task.n_latents + 7) / 8;
     int64_t wanted = 1;
     while (wanted < 2 * n) wanted *= 2;
@@ -50,11 +53,10 @@ public:
 
   // Enter the state at `place`, whose latents are listed.
   void enter(int32_t place, const int32_t *ones, int64_t n_ones) {
-    const T *logit = static_cast<const T *>(task->logit);
     uint64_t sum = 0;
-    double prior = task->log_off;
-    for (int64_t i = 0; i < n_ones; ++i) sum += task->numbers[ones[i]], prior += logit[ones[i]];
-    code[place] = sum, log_prior[place] = prior;
+    double its_prior = prior.log_off;
+    for (int64_t i = 0; i < n_ones; ++i) sum += task->numbers[ones[i]], its_prior += prior.logit[ones[i]];
+    code[place] = sum, log_prior[place] = its_prior;
     for (uint64_t slot = sum >> 32;; ++slot) {
       auto &entry = slots[slot & (n_slots - 1)];
       int32_t found = entry.load(std::memory_order_acquire);

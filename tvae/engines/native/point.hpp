@@ -12,7 +12,7 @@ namespace {
 
 template <class T> class Point {
   const EStepTask *task;
-  int64_t n_outputs;
+  int64_t n_outputs, n_observed;
   double log_scale;  // D log(2 pi sigma2) for the observed D
   Array<T> x, mask;  // in whole vectors, zeros behind; mask: 1 where observed
 
@@ -25,7 +25,7 @@ public:
 
   void read(int64_t which) {
     std::copy_n(static_cast<const T *>(task->x) + which * n_outputs, n_outputs, x.data());
-    int64_t n_observed = n_outputs;
+    n_observed = n_outputs;
     if (task->observed) {
       const uint8_t *observed = task->observed + which * n_outputs;
       std::copy_n(observed, n_outputs, mask.data());
@@ -33,6 +33,8 @@ public:
     }
     log_scale = n_observed * std::log(2 * 3.14159265358979323846 * task->sigma2);
   }
+
+  int64_t count_observed() const { return n_observed; }
 
   T error(const T *mu) const {
     Vec<T> sum{};
@@ -57,6 +59,7 @@ template <class T> struct Significant {
   Array<uint8_t> packed;  // (R, n_bytes)
   Array<T> weight, mu;    // (R,), (R, mu_stride)
   double elbo, error;     // F_n, and the error expected under q
+  int64_t n_observed;     // values
 
   void clear() { packed.clear(), weight.clear(), mu.clear(); }
   void add(const uint8_t *state, int64_t n_bytes, T share, const T *its_mu, int64_t mu_stride) {

@@ -41,7 +41,7 @@ public:
 
   void prepare(const EStepTask &task, const std::vector<Layer<T>> &layers, KnownStates<T> &known) {
     this->task = &task, this->known = &known, decoding = &decoding_of_thread<T>();
-    logit = static_cast<const T *>(task.logit);
+    logit = known.prior.logit.data();
     n_bytes = (task.n_latents + 7) / 8, mu_stride = output_stride(task.decoder, layers);
     const int64_t n_new = task.n_generations * task.n_parents * task.n_children, n_max = task.n_states + n_new;
     int64_t n_slots = 1;
@@ -137,7 +137,7 @@ public:
       sum_kept += share;
     }
     for (auto &weight : found.weight) weight /= sum_kept;
-    found.elbo = highest + std::log(sum), found.error = errors / sum;
+    found.elbo = highest + std::log(sum), found.error = errors / sum, found.n_observed = point.count_observed();
   }
 
 private:

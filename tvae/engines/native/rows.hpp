@@ -32,6 +32,7 @@ void sum_rows(const T *bias, const T *weight, int64_t size, const int32_t *ones,
   constexpr int64_t W = WIDTH<T>;
   int64_t i = 0;
   for (; i + 8 * W <= size; i += 8 * W) sum_rows<T, 8>(bias + i, weight + i, size, ones, n_ones, out + i);
+  for (; i + 4 * W <= size; i += 4 * W) sum_rows<T, 4>(bias + i, weight + i, size, ones, n_ones, out + i);
   for (; i + W <= size; i += W) sum_rows<T, 1>(bias + i, weight + i, size, ones, n_ones, out + i);
   for (; i < size; ++i) {
     out[i] = bias[i];

@@ -18,8 +18,8 @@ struct EStepTask {
   int64_t selection, n_parents, n_children, n_generations, n_flips;
   int64_t seed, n_drawn_before;      // of the random streams
   int64_t n_drawn;                   // result: random numbers drawn for each data point, the same for all
-  double log_off, sigma2;            // log p(z = 0), noise variance
-  const void *logit;                 // (H,): of pi
+  double sigma2;
+  const void *pi;                    // (H,)
   const uint64_t *numbers, *index;   // (H,): of the codes, (B,): of the data points
   const void *x;                     // (B, D)
   const uint8_t *observed, *packed;  // (B, D) or null, (B, S, ceil(H/8))
@@ -44,8 +44,8 @@ struct GradientTask {
 struct VisitTask {
   EStepTask search;
   double prune, scale;                                    // see core/posterior.py, and `scale` of the gradient
-  double elbo, error, n_accepted;                         // results: sums over the data points
-  double *active;                                         // (H,): the rows' weights are added where a latent is on
+  double *n_points, *n_observed, *n_accepted, *elbo, *error;  // sums that are added to, see core/learning.py
+  double *active;                                             // (H,): another
   void *const *weight_gradients, *const *bias_gradients;  // results
 };
 

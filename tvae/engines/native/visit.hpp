@@ -32,11 +32,11 @@ public:
     const EStepTask &search = task.search;
     const int64_t n_bytes = (search.n_latents + 7) / 8;
     point.clear(), packed.clear(), weight.clear(), mu.clear();
-    task.elbo = task.error = task.n_accepted = 0;
     std::vector<int32_t> ones(8 * n_bytes);
     for (int64_t n = 0; n < search.batch; ++n) {
       const Significant<T> &its = of_points[n];
-      task.elbo += its.elbo, task.error += its.error, task.n_accepted += search.n_accepted[n];
+      *task.n_points += 1, *task.n_accepted += search.n_accepted[n], *task.n_observed += its.n_observed;
+      *task.elbo += its.elbo, *task.error += its.error;
       const int64_t count = its.weight.size();
       point.insert(point.end(), count, n);
       packed.insert(packed.end(), its.packed.begin(), its.packed.end());

@@ -102,9 +102,8 @@ def _e_step_task(
         n_flips=ea.n_flips,
         seed=0 if rng is None else rng.seed,
         n_drawn_before=0 if rng is None else rng.n_drawn,
-        log_off=torch.log1p(-model.pi).sum().item(),
         sigma2=sigma2,
-        logit=arguments.tensor(torch.logit(model.pi)),
+        pi=arguments.tensor(model.pi),
         numbers=arguments.tensor(code_numbers(model.n_latents, x.device)),
         index=arguments.optional(None if rng is None else rng.index),
         x=arguments.tensor(x),
@@ -171,14 +170,9 @@ def visit_batch(
         search=search,
         prune=prune,
         scale=1 / (sigma2 * batch.n_points),
-        active=sums["active"].data_ptr(),
+        **{name: value.data_ptr() for name, value in sums.items()},
         **gradients.fields,
     )
     kernel("visit", x.dtype)(ctypes.byref(task))
     rng.n_drawn += task.search.n_drawn
-    sums["n_points"] += len(x)
-    sums["n_observed"] += x.numel() if batch.observed is None else batch.observed.sum()
-    sums["n_accepted"] += task.n_accepted
-    sums["elbo"] += task.elbo
-    sums["error"] += task.error
     return step.packed, gradients.tensors
