@@ -12,7 +12,7 @@ from tvae.core.errors import refuse
 from tvae.options.schema import Config, conf_dir
 from tvae.run import command
 from tvae.run.again import restore_run
-from tvae.run.session import train
+from tvae.run.pictures import train_on_any
 
 
 def inpaint(config: Config, path: Path) -> dict[str, Any]:
@@ -26,7 +26,7 @@ def inpaint(config: Config, path: Path) -> dict[str, Any]:
         return restore_run(config, path)
     problem = "nothing to fill in: give image=FILE with mask=FILE, or missing=FRACTION to drop pixels"
     refuse(config.image is config.missing is config.mask is None, problem)
-    return train(config, path)
+    return train_on_any(config, path)
 
 
 @hydra.main(version_base="1.3", config_path=conf_dir(), config_name="config")

@@ -112,7 +112,8 @@ class DataConfig(FitConfig):
     corruption_seed: int = option(0, "of noise and missing pixels; apart from the run's seed", ge=0)
     n_patches: Optional[int] = option(None, "patches of natural images to train on; null: 100,000", ge=1)
     image: Optional[str] = option(
-        None, "file of a picture or a stack to restore, instead of the data set's own picture"
+        None,
+        "picture or stack to restore, or folder or pattern of many, instead of the data set's own picture",
     )
     axes: Optional[str] = option(None, "of an array or stack, as in TYX, TYXC or CYX; null: as the file says")
     pages: Optional[str] = option(None, "of a stack to restore, as in 0,5,7 or 0-9; null: all")

@@ -28,6 +28,7 @@ class Config(DataConfig):
     )
     overwrite: bool = option(False, "write `output` even if it exists", changes_result=False)
     run: Optional[str] = option(None, "denoise and inpaint: run directory to restore from, instead of training")
+    shared: bool = option(False, "of a folder of pictures: one model for all of them, else one for each")
     precision: str = option("float32", "of all computation", choices=("float32", "float64"))
     device: str = option("auto", "auto, cpu, cuda, cuda:N or mps", changes_result=False)
     compile: bool = option(False, "torch.compile what lies behind the decoder's first layer")

@@ -1,0 +1,122 @@
+"""Every picture of a folder, or that a pattern matches: one model for each, or `shared=true` one for all.
+
+The run directory holds `runs/NAME` for each picture, `restored/NAME` (or `output=FOLDER`) with the results beside each
+other, and the table of them. What is done already is skipped; what goes wrong with one picture is told at the end.
+"""
+
+from __future__ import annotations
+
+import glob
+import logging
+import os
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tvae.core.errors import Failure, UserError, refuse
+from tvae.data.image_encoding import KINDS
+from tvae.options.mistakes import one_line
+from tvae.options.schema import Config
+from tvae.run.connection import join
+from tvae.run.files import RESTORED_DIR, RUNS_DIR, TABLE
+from tvae.run.folder_report import Row, write_report
+from tvae.run.ranks import LostRank
+from tvae.run.signals import Interrupted
+
+log = logging.getLogger("tvae.train")
+
+FOLLOWING = ("clean", "mask")  # options that may be folders with files of the same names
+
+
+class SomeFailed(Failure):
+    """Of the pictures of a folder; all others are done."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One picture of a folder."""
+
+    name: str  # of its result
+    config: Config
+    path: Path  # its run directory
+
+
+def is_folder(image: str | None) -> bool:
+    """Whether it is a folder, or a pattern that is not the name of a file itself."""
+    return image is not None and (os.path.isdir(image) or (not os.path.exists(image) and glob.has_magic(image)))
+
+
+def restore_folder(config: Config, path: Path, restore_one: Callable[[Config, Path], dict[str, Any]]) -> dict[str, Any]:
+    """All pictures of `config.image`, in `path`; returns how many there are of each status.
+
+    `restore_one`: trains on a picture and restores it in a run directory of its own.
+    """
+    files, ranks = pictures_of(str(config.image)), join()
+    is_foreign = (path / TABLE).exists() and not (path / RUNS_DIR).exists()
+    refuse(is_foreign, f"{path}: holds a {TABLE} that is no run's; name another hydra.run.dir")
+    config.output = str(Path(config.output or path / RESTORED_DIR))
+    refuse(Path(config.output).is_file(), f"output={config.output}: is a file; of a folder the results are a folder")
+    if ranks.is_leader:
+        for folder in (path / RUNS_DIR, Path(config.output)):
+            folder.mkdir(parents=True, exist_ok=True)
+    ranks.meet()
+    rows: list[Row] = []
+    for i, task in enumerate(tasks_of(config, files, path)):
+        log.info("%d of %d: %s", i + 1, len(files), task.config.image)
+        try:
+            rows.append(Row.of(task.name, task.path, restore_one(task.config, task.path)))
+        except (Interrupted, LostRank):
+            raise
+        except Exception as error:
+            if not ranks.is_alone:
+                raise  # the others are in the middle of the same picture
+            rows.append(Row(task.name, "failed", problem=one_line(error)))
+            log.error("%s: %s", task.name, rows[-1].problem)
+        if ranks.is_leader:
+            write_report(path, rows)
+    failed = [row for row in rows if row.status == "failed"]
+    if failed:
+        n_done = f"{len(rows) - len(failed)} of {len(rows)} pictures are done ({path / TABLE}); these failed:"
+        raise SomeFailed(n_done, *(f"  {row.name}: {row.problem}" for row in failed))
+    return dict(Counter(row.status for row in rows))
+
+
+def pictures_of(pattern: str) -> list[Path]:
+    """The pictures in a folder or that match a pattern, in the order of their names."""
+    found = Path(pattern).iterdir() if os.path.isdir(pattern) else map(Path, glob.glob(pattern, recursive=True))
+    files = sorted(each for each in found if each.suffix.lower() in KINDS and not each.name.startswith("."))
+    files = [each for each in files if each.is_file()]
+    refuse(not files, f"image={pattern}: no picture there ({', '.join(KINDS)})")
+    return files
+
+
+def tasks_of(config: Config, files: list[Path], path: Path) -> list[Task]:
+    names = _names(files)
+    return [
+        Task(name, _config_of(config, file, str(Path(str(config.output)) / name)), path / RUNS_DIR / name)
+        for file, name in zip(files, names, strict=True)
+    ]
+
+
+def _names(files: list[Path]) -> list[str]:
+    """Those of the files, or where two are the same, those of their folders with them."""
+    names = [file.name for file in files]
+    if len({*names}) == len(names):
+        return names
+    common = os.path.commonpath([file.parent for file in files])
+    return ["_".join(file.relative_to(common).parts) for file in files]
+
+
+def _config_of(config: Config, file: Path, output: str) -> Config:
+    """That of one picture; files that go with it have its name, or are the same for all."""
+    own = replace(config, image=str(file), output=output)
+    for option in FOLLOWING:
+        given = getattr(config, option)
+        if given is not None and os.path.isdir(given):
+            beside = Path(given) / file.name
+            if not beside.exists():
+                raise UserError(f"{option}={given}: has no {file.name}")
+            setattr(own, option, str(beside))
+    return own

@@ -1,0 +1,96 @@
+"""One model for all pictures of a folder: trained on parts of them as on the pages of a stack, and kept in a file."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tvae.core.errors import Failure
+from tvae.data.layout import Layout
+from tvae.data.picture import Picture
+from tvae.options.schema import Config
+from tvae.restore.metrics import quality
+from tvae.run.files import METRICS, SHARED_MODEL
+from tvae.run.folder import pictures_of, tasks_of
+from tvae.run.output_pictures import write_pictures
+from tvae.run.record import write_json
+from tvae.run.result import check_output, deliver
+from tvae.run.run_directory import read_metrics
+from tvae.run.trained import Trained
+
+log = logging.getLogger("tvae.train")
+
+PICTURES_MAX = 50  # trained on, evenly over all of them
+
+
+def restore_with_shared(config: Config, path: Path) -> Callable[[Config, Path], dict[str, Any]]:
+    """A function that restores one picture in a run directory, with a model of all pictures of `config.image`."""
+    trained = _trained(config, path / SHARED_MODEL)
+
+    def restore_one(own: Config, directory: Path) -> dict[str, Any]:
+        picture = own.dataset.open(own)
+        check_output(own, directory, picture)
+        done = None if own.restart else read_metrics(directory)
+        if done is None or done.get("status") != "finished":
+            directory.mkdir(parents=True, exist_ok=True)
+            started = time.perf_counter()
+            restored = trained.restore(picture)
+            write_pictures(directory, picture, restored)
+            seconds = time.perf_counter() - started
+            done = {"status": "finished", **quality(picture, restored), "noise_level": restored.noise_level}
+            done["seconds"] = seconds
+            write_json(directory / METRICS, done)
+        else:
+            log.info("%s is finished already; restart=true starts over", directory)
+        deliver(own, directory, picture)
+        return done
+
+    return restore_one
+
+
+def _trained(config: Config, path: Path) -> Trained:
+    """From its file, or trained and written."""
+    if path.is_file() and not config.restart:
+        return Trained.load(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    trained = Trained.on(config, stack_of(config))
+    trained.save(path)
+    return trained
+
+
+def stack_of(config: Config) -> Picture:
+    """The middle of some pictures of the folder, as large as all of them have it; other kinds are left out."""
+    files = pictures_of(str(config.image))
+    chosen = [files[i] for i in np.unique(np.linspace(0, len(files) - 1, PICTURES_MAX).round().astype(int))]
+    pictures: list[Picture] = []
+    for task in tasks_of(replace(config, output=""), chosen, Path()):
+        try:
+            picture = task.config.dataset.open(task.config)
+        except Failure:
+            continue  # what is wrong with it is told when its turn comes
+        if not pictures or _kind(picture) == _kind(pictures[0]):
+            pictures.append(picture)
+    if not pictures:
+        raise Failure(f"image={config.image}: none of {len(chosen)} pictures can be read")
+    height, width = (min(picture.noisy.shape[axis] for picture in pictures) for axis in (0, 1))
+
+    def middle(array: np.ndarray) -> np.ndarray:
+        top, left = (array.shape[0] - height) // 2, (array.shape[1] - width) // 2
+        return array[top : top + height, left : left + width]
+
+    tall = np.concatenate([middle(picture.noisy) for picture in pictures])
+    known = [np.ones(picture.noisy.shape, bool) if picture.known is None else picture.known for picture in pictures]
+    missing = ~np.concatenate([middle(each) for each in known])
+    layout = Layout("TYXC", (len(pictures), height, width, tall.shape[2]))
+    image = replace(pictures[0].image, pixels=tall, layout=layout, alpha=None, missing=None)
+    return Picture(image, tall, None, missing if missing.any() else None, image.peak)
+
+
+def _kind(picture: Picture) -> tuple[Any, ...]:
+    return picture.noisy.shape[2], picture.image.dtype, picture.n_pages
