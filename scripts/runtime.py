@@ -44,7 +44,7 @@ def sweep(name: str, n_points: int) -> dict[str, Any]:
             setting = {"points": n_points, **BASE, option: value}
             if option == "latents":
                 setting["hidden"] = [value]
-            times.append(measure(setting, 10**9, 2, 3, with_dense=False)["seconds_per_epoch"])
+            times.append(measure(setting, 10**9, 2, 3, with_others=False)["seconds_per_epoch"].middle)
     values = [value**2 for value in values] if name == "D" else values
     seconds = [median(times) for times in timings]
     return {

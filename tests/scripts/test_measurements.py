@@ -1,11 +1,14 @@
 """Scripts that measure: what they make of measured times, and what is timed."""
 
 import math
+import resource
+import time
 
 import pytest
 import torch
 
 from scripts import bench, runtime, scaling, visits
+from scripts.by_turns import Spread, busy_neighbour, by_turns, ratios
 from tvae.core.states import codes
 
 
@@ -44,7 +47,7 @@ def test_growth_of_the_time(monkeypatch, tmp_path):
     def measure(setting, *_, **__):
         asked.append(setting)
         seconds = (setting["points"] * setting["latents"] * setting["states"] * setting["patch"] ** 2) ** 0.5
-        return {"seconds_per_epoch": {1: 1, 2: 0.5, 3: 4}[asked.count(setting)] * seconds}
+        return {"seconds_per_epoch": Spread.of([{1: 1, 2: 0.5, 3: 4}[asked.count(setting)] * seconds])}
 
     monkeypatch.setattr(runtime, "measure", measure)
     found = {}
@@ -65,17 +68,35 @@ TINY = {"patch": 4, "latents": 8, "hidden": [8], "states": 16, "ea": (3, 2, 2), 
 
 @pytest.mark.parametrize("more", [{}, {"hidden": []}, {"memmap": True}], ids=str)
 def test_what_is_measured(more):
-    found = bench.measure({**TINY, **more}, 64, 1, 2, with_dense=True)
+    found = bench.measure({**TINY, **more}, 64, 1, 2, with_others=True)
     assert (found["n_points"], found["n_visited"]) == (200, 64)
-    assert 0 < found["seconds_per_epoch_min"] <= found["seconds_per_epoch"] <= found["seconds_per_epoch_max"]
-    assert found["seconds_per_epoch_dense"] > 0
+    for name in ("seconds_per_epoch", "one_thread", "neighbour", "dense"):
+        assert 0 < found[name].low <= found[name].middle <= found[name].high
     assert set(found["phases"]) == {"E-step and gradient", "Adam", "rest"}
     assert sum(found["phases"].values()) == pytest.approx(1)
-    assert found["states_per_second"] == pytest.approx((16 + 12) * 200 / found["seconds_per_epoch"])
+    assert found["states_per_second"] == pytest.approx((16 + 12) * 200 / found["seconds_per_epoch"].middle)
     assert found["gflops"] == pytest.approx(
         2e-9 * found["states_per_second"] * (128 if more.get("hidden") == [] else 192)
     )
     assert "| tiny | 200 (64) |" in bench.table({"settings": {"tiny": found}})
+
+
+def test_ratios_are_those_within_a_round():
+    """The second round is ten times slower for both."""
+    rounds = {"ours": iter([1.0, 10.0, 2.0]), "other": iter([3.0, 40.0, 2.0])}
+    order = []
+    turns = {name: lambda name=name: order.append(name) or next(rounds[name]) for name in rounds}
+    times = by_turns(turns, 3)
+    assert order == 3 * ["ours", "other"]
+    assert ratios(times["other"], times["ours"]) == (3, 1, 4)
+    assert Spread.of([3.0, 40.0, 2.0]).text() == "3.0 (2.0..40.0)"
+
+
+def test_a_busy_neighbour_takes_time_and_is_gone_afterwards():
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    with busy_neighbour():
+        time.sleep(0.2)
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime > before, "it has ended, so that its time counts"
 
 
 def test_the_dense_visit_does_what_the_engine_does(tmp_path):
