@@ -30,6 +30,7 @@ from tvae.restore.local_groups import refine
 from tvae.restore.mixture import CHUNK, Mixture, cluster, fit_mixture, sums_of_groups
 from tvae.restore.restoration import Restored, kept
 from tvae.restore.similar import similar_patches
+from tvae.restore.smoothness import smoothest
 
 # The two stated deviations err in opposite directions: that of local groups is too small, for the groups were chosen on
 # the picture itself; that of the mixture too large, for the errors of overlapping patches average out. Their geometric
@@ -122,6 +123,9 @@ def fill_pixels(
     size = min(FILL_SIZE if y.shape[2] == 1 else FILL_SIZE_OF_COLOUR, height, y.shape[1])
     n_patches = (height - size + 1) * (y.shape[1] - size + 1) * n_pages
     n_groups = max(1, min(N_FILL_GROUPS, n_patches // N_PER_GROUP))
+    if sigma <= SIGMA_OF_KNOWN:
+        pages = (each.chunk(n_pages) for each in (y, known, pilot))
+        pilot = torch.cat([smoothest(*page) for page in zip(*pages, strict=True)])
     found = complete_pixels(y, known, pilot, sigma**2, size, n_groups, plan.n_fill_rounds, rng, n_pages, bands)
     variance = found[1].clone()
     size, n_similar = min(plan.fill_size, height, y.shape[1]), plan.n_fill_similar
@@ -143,8 +147,9 @@ def deviation_of_filled(local: Tensor, variance: Tensor) -> Tensor:
 
     The powers are those with the best calibration on development pictures (docs/quality.md).
     """
-    level = 1 / 255
-    return level * (local / level**2).pow(0.6) * (variance / level**2).pow(0.05)
+    level = 1 / 255  # grey values are whole
+    variance = (local / level**2).pow(1.2) * (variance / level**2).pow(0.1) + 0.25
+    return level * variance.sqrt()
 
 
 def refine_pixels(
