@@ -7,7 +7,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help demo test test-slow lint types bars natural natural-h table1 table2 table-n2v inpainting pictures peers \
-	runtime paper report chaos scaling bench wheel clean
+	runtime paper report chaos fuzz scaling bench wheel clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -140,6 +140,10 @@ report: $(VENV)/.installed  ## one HTML page of all results found in outputs
 
 chaos: $(VENV)/.installed  ## kill a run 100 times and compare its end with an undisturbed one; CHAOS="--ranks 2"
 	$(BIN)/python -m scripts.chaos $(CHAOS)
+
+MINUTES ?= 60
+fuzz: $(VENV)/.installed-dev  ## hostile options, files, runs and checkpoints for an hour; MINUTES=60 FUZZ="--seed 1"
+	$(BIN)/python -m scripts.fuzz --minutes $(MINUTES) $(FUZZ)
 
 scaling: $(VENV)/.installed  ## two processes against one; writes outputs/scaling
 	$(BIN)/python -m scripts.scaling

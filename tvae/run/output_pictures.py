@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -45,7 +47,9 @@ OUTPUT_PICTURES: dict[str, Callable[[Picture, Restored], np.ndarray | None]] = {
 }
 
 
-def write_pictures(directory: Path, picture: Picture, restored: Restored) -> None:
+def write_pictures(directory: Path, picture: Picture, restored: Restored) -> dict[str, str]:
+    """Returns the SHA-256 of each file."""
+    written = {}
     for name, pixels_of in OUTPUT_PICTURES.items():
         is_whole = name.endswith(".tiff")
         pixels = pixels_of(*((picture, restored) if is_whole else first_page(picture, restored)))
@@ -54,6 +58,15 @@ def write_pictures(directory: Path, picture: Picture, restored: Restored) -> Non
             if layout is not None and "uncertainty" in name:
                 layout = layout.with_channels(picture.noisy.shape[2])
             write_picture(directory / name, pixels, layout)
+            written[name] = hashlib.sha256((directory / name).read_bytes()).hexdigest()
+    return written
+
+
+def changed_pictures(directory: Path, written: Any) -> list[Path]:
+    """Those that are there, but no longer as `write_pictures` has left them; `written`: what it returned, if known."""
+    known = written if isinstance(written, dict) else {}
+    files = [(directory / name, known.get(name)) for name in OUTPUT_PICTURES if (directory / name).is_file()]
+    return [file for file, expected in files if expected not in (None, hashlib.sha256(file.read_bytes()).hexdigest())]
 
 
 def as_shown(picture: Picture, restored: Restored) -> np.ndarray:

@@ -163,7 +163,7 @@ class WrittenRecord(Record):
     def add_restored(self, restored: Restored) -> None:
         super().add_restored(restored)
         assert self.dataset.picture is not None
-        write_pictures(self.directory, self.dataset.picture, restored)
+        self.facts["sha256"] = write_pictures(self.directory, self.dataset.picture, restored)
 
     def finish(self) -> dict[str, Any]:
         """Also figures, and the entry for comparing runs of a sweep."""
@@ -191,7 +191,7 @@ class RestoredRecord(Record):
     def finish(self) -> dict[str, Any]:
         assert self.dataset.picture is not None
         assert self.restored is not None
-        write_pictures(self.directory, self.dataset.picture, self.restored)
+        self.facts["sha256"] = write_pictures(self.directory, self.dataset.picture, self.restored)
         write_figures(self.directory / FIGURE_DIR, self.results(), ["comparison.png"])
         metrics = self.metrics("finished")
         write_json(self.directory / METRICS, metrics)

@@ -32,11 +32,12 @@ from tvae.run.forecast import opening, warn_of_blind_patches
 from tvae.run.initialise import check_source, resume, start_from_run
 from tvae.run.known_facts import known_facts
 from tvae.run.logs import log_to_file
+from tvae.run.output_pictures import changed_pictures
 from tvae.run.progress import restoring, summary, training
 from tvae.run.ranks import LostRank, Ranks
 from tvae.run.record import Record, WrittenRecord
 from tvae.run.restoring import KeptBands, restore_by_states, restore_picture, stages
-from tvae.run.result import check_output, deliver, is_complete
+from tvae.run.result import SHOWN, check_output, deliver, is_complete
 from tvae.run.run_directory import check_ranks, claimed, read_metrics
 from tvae.run.setup import make_fit
 from tvae.run.signals import Interrupted, Stop, StoppedEarly, queue_again, stop_on_signal
@@ -66,6 +67,8 @@ def train(
         is_finished = done is not None and done.get("status") == "finished"
         if is_finished and is_kept:
             log.info("%s is finished already; restart=true starts over", path)
+            for file in changed_pictures(path, done.get("sha256")):
+                log.warning("%s: not as this run has written it; without %s the pictures are made again", file, SHOWN)
         else:
             with log_to_file(path / LOG) if ranks.is_leader else nullcontext():
                 session = Session(config, dataset, path, ranks)

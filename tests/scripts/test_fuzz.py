@@ -1,0 +1,62 @@
+"""The fuzzer for some seconds; and that it finds what it looks for."""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from scripts import fuzz
+from scripts.fuzz import Fuzzer, judge
+from scripts.fuzz_attempts import Attempt, World
+
+
+def test_some_attempts(tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["fuzz.py"])
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
+    fuzzer = Fuzzer(tmp_path / "fuzz", first_seed=0)
+    fuzzer.run(seconds=15, n_most=30)
+    assert fuzzer.wrong == []
+    assert sum(fuzzer.tried.values()) > 0
+
+
+@dataclass(frozen=True)
+class Fake(Attempt):
+    """An attempt that ends as told."""
+
+    end: object = 0
+    made: tuple[str, ...] = ()
+
+    def run(self, world):
+        if self.about == "hangs":
+            time.sleep(10)
+        if self.about == "overwrites":
+            Path(world.folder, "mine.txt").write_text("theirs")
+        if isinstance(self.end, Exception):
+            raise self.end
+        print(self.about)
+        return self.end
+
+    def compare(self, world):
+        return list(self.made)
+
+
+@pytest.mark.parametrize(
+    ("attempt", "found"),
+    [
+        (Fake("denoise", [], about="one line", end=2), []),
+        (Fake("denoise", [], end=KeyError("x")), ["KeyError"]),
+        (Fake("denoise", [], about="Traceback (most recent call last):", end=1), ["Traceback"]),
+        (Fake("denoise", [], about="many\n" * 100, end=2), ["tells of a mistake in 101 lines"]),
+        (Fake("denoise", [], about="hangs"), ["hangs for more than 1 s"]),
+        (Fake("denoise", [], about="overwrites"), ["has changed mine.txt"]),
+        (Fake("denoise", [], end=135), ["ends with 135"]),
+        (Fake("denoise", [], made=("another result",)), ["another result"]),
+    ],
+)
+def test_what_is_found(attempt, found, tmp_path, monkeypatch):
+    monkeypatch.setattr(fuzz, "HANGS_AFTER", 1)
+    (tmp_path / "mine.txt").write_text("mine")
+    problems = judge(attempt, World(tmp_path))
+    assert len(problems) == len(found), problems
+    assert all(text in problem for text, problem in zip(found, problems, strict=True))
