@@ -30,7 +30,16 @@ def test_every_option_says_what_it_means(kind):
 
 
 def test_options_that_do_not_change_the_result():
-    assert sorted(FREE) == ["checkpoint_seconds", "data_dir", "device", "output", "overwrite", "restart", "threads"]
+    assert sorted(FREE) == [
+        "checkpoint_seconds",
+        "data_dir",
+        "device",
+        "output",
+        "overwrite",
+        "restart",
+        "threads",
+        "working_dir",
+    ]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -41,7 +50,7 @@ def test_an_option_says_itself_whether_it_changes_the_result(kind):
 
 
 FREELY = ["data_dir=.", "device=cpu", "threads=1", "checkpoint_seconds=0", "restart=true"]
-FREELY += ["output=a.png", "overwrite=true"]
+FREELY += ["output=a.png", "overwrite=true", "working_dir=."]
 
 
 def test_the_run_directory_is_named_by_what_changes_the_result():

@@ -40,6 +40,9 @@ class Config(DataConfig):
     restore_rounds: int = option(2, "E-steps with fixed parameters before the last restoration", ge=0)
     picture_every: int = option(10, "epochs between pictures of the decoder", ge=1)
     checkpoint_seconds: float = option(30.0, "time between checkpoints, 0: after every epoch", False, ge=0)
+    working_dir: Optional[str] = option(
+        None, "folder that the relative paths of a run start from; it is filled in", changes_result=False
+    )
     restart: bool = option(False, "throw away what the run directory holds and start over", changes_result=False)
 
 

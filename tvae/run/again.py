@@ -1,8 +1,10 @@
-"""Restore the picture of a run that is there already, with `run=DIR`."""
+"""A run that is there already, with `run=DIR`: its picture is restored again, or it is trained further."""
 
 from __future__ import annotations
 
 import logging
+import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +13,23 @@ from hydra.core.hydra_config import HydraConfig
 from tvae.core.errors import UserError, refuse
 from tvae.data.picture import check_missing
 from tvae.options.checks import read_config
+from tvae.options.paths_as_typed import change_paths
 from tvae.options.recipe import prepare
 from tvae.options.schema import FREE, Config
 from tvae.run.connection import join
 from tvae.run.files import CONFIG
 from tvae.run.initialise import load_run, resume
+from tvae.run.made_directories import remove_made
 from tvae.run.progress import as_time
 from tvae.run.record import RestoredRecord
-from tvae.run.result import check_output, deliver
+from tvae.run.result import check_output, deliver, tell_result
 from tvae.run.run_directory import claimed, data_problem, read_metrics
-from tvae.run.session import Session
+from tvae.run.session import Session, train
 
 log = logging.getLogger("tvae.train")
+
+# What a restoration can do otherwise than the run did
+OF_RESTORATION = ("dataset.stride", "dataset.average", "restore_rounds", "effort")
 
 
 def restore_run(config: Config, path: Path) -> dict[str, Any]:
@@ -32,7 +39,13 @@ def restore_run(config: Config, path: Path) -> dict[str, Any]:
     """
     assert config.run is not None
     ranks, source = join(), Path(config.run)
-    theirs = _read_source(source, path)
+    given = _given()
+    theirs = _read_source(source, path, given)
+    if "epochs" in given:
+        return _train_further(config, theirs, source, path)
+    for name in sorted(given & {*OF_RESTORATION}):
+        node, _, key = name.rpartition(".")
+        setattr(theirs.dataset if node else theirs, key, getattr(config.dataset if node else config, key))
     saved = load_run(source, ranks, "run")
     theirs.states.memmap = False
     theirs.device, theirs.threads, theirs.data_dir = config.device, config.threads, config.data_dir
@@ -60,11 +73,41 @@ def restore_run(config: Config, path: Path) -> dict[str, Any]:
     return metrics
 
 
-def _read_source(source: Path, path: Path) -> Config:
+def _given() -> set[str]:
+    """Names of the options that the user has set beside `run`."""
+    words = HydraConfig.get().overrides.task if HydraConfig.initialized() else []
+    return {word.partition("=")[0].lstrip("+") for word in words} - {"run"}
+
+
+def _read_source(source: Path, path: Path, given: set[str]) -> Config:
     """The configuration of the run in `source`, if it can be restored from and `path` written to."""
-    for override in HydraConfig.get().overrides.task if HydraConfig.initialized() else []:
-        if override.partition("=")[0] not in ("run", *FREE):
-            raise UserError(f"{override}: a run that is there keeps its options; beside run= go only {', '.join(FREE)}")
+    allowed = (*OF_RESTORATION, *FREE)
+    for name in sorted(given - {"epochs", *allowed}):
+        raise UserError(f"{name}: a run that is there keeps its options; beside run= go only {', '.join(allowed)}")
     if (source / CONFIG).resolve() == (path / CONFIG).resolve():
         raise UserError(f"run={source}: cannot write to the directory it reads; name another hydra.run.dir")
-    return read_config(source / CONFIG)
+    theirs = read_config(source / CONFIG)
+    theirs.init_from = None  # it has started
+    if "epochs" not in given and theirs.working_dir not in (None, os.getcwd()):
+        change_paths(theirs, partial(_found_in, Path(str(theirs.working_dir))))
+    return theirs
+
+
+def _found_in(folder: Path, path: str) -> str:
+    """A relative path as the run has found it, if it is still there."""
+    return str(folder / path) if (folder / path).exists() else path
+
+
+def _train_further(config: Config, theirs: Config, source: Path, path: Path) -> dict[str, Any]:
+    """Train the run in `source` to more epochs, in its own directory; the one that was made for it is not needed."""
+    n_before, n_epochs = theirs.epochs, config.epochs
+    is_more = n_before is not None and n_epochs is not None and n_epochs > n_before
+    refuse(not is_more, f"epochs={n_epochs}: run={source} has {n_before} already; more trains it further")
+    for name in FREE:
+        setattr(theirs, name, getattr(config, name))
+    theirs.epochs, theirs.restart = n_epochs, False
+    metrics = train(theirs, source)
+    if join().is_leader:
+        remove_made(path)
+        tell_result(config, source)
+    return metrics

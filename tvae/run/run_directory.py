@@ -42,6 +42,7 @@ class RunDirectory:
         self.path = path
         self._chosen = _differing(flat(config), flat(config if given is None else given))
         self._handle: int | None = None
+        self._is_longer = False  # it is trained further than its configuration said
         try:
             path.mkdir(parents=True, exist_ok=True)
             self._lock()
@@ -51,6 +52,7 @@ class RunDirectory:
             (path / FIGURE_DIR).mkdir(exist_ok=True)
             if not (path / CONFIG).exists():
                 write_atomically(path / FINGERPRINT, f"{fingerprint}\n".encode())
+            if self._is_longer or not (path / CONFIG).exists():
                 write_atomically(path / CONFIG, OmegaConf.to_yaml(as_written(config)).encode())
         except OSError as error:
             self.release()
@@ -115,6 +117,9 @@ class RunDirectory:
         given = [key for key in differing if key not in self._chosen]
         if changed and not given:
             raise UserError(f"{self.path}: {changed}; name another hydra.run.dir, or restart=true to start over")
+        if differing == ["epochs"] and not changed and mine["epochs"] > theirs["epochs"]:
+            self._is_longer = True
+            return
         if differing := given or differing:  # what the recipe makes of it need not be told
             what = ", ".join(f"{key}={theirs.get(key)} there, {mine.get(key)} here" for key in differing[:5])
             more = f" and {len(differing) - 5} more" if len(differing) > 5 else ""

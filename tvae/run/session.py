@@ -7,6 +7,7 @@ that run directory and is resumed from there; one without keeps nothing.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -57,6 +58,7 @@ def train(
     ranks = join()
     refuse(config.run is not None, f"run={config.run}: is for tvae.denoise and tvae.inpaint")
     given, (config, dataset) = config, ranks.in_turn(lambda: prepare(config))
+    config.working_dir = os.getcwd()
     fingerprint = dataset.fingerprint()
     check_source(config, dataset, path)
     check_ranks(config, dataset, fingerprint, ranks)
@@ -64,7 +66,7 @@ def train(
         check_output(config, path, dataset.picture)
     with claimed(path, config, fingerprint, ranks, given):
         (done, is_kept), *_ = ranks.gather((read_metrics(path), is_complete(path, dataset.picture)))
-        is_finished = done is not None and done.get("status") == "finished"
+        is_finished = done is not None and (done.get("status"), done.get("epochs")) == ("finished", config.epochs)
         if is_finished and is_kept:
             log.info("%s is finished already; restart=true starts over", path)
             for file in changed_pictures(path, done.get("sha256")):

@@ -1,0 +1,56 @@
+"""`run=DIR`: a run that is there is restored otherwise, from anywhere, and trained further."""
+
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tiny import TINY, tiny_picture
+
+from tests.processes import metrics
+from tvae.data.image_file import read_image, write_image
+
+pytestmark = pytest.mark.usefixtures("_no_figures")
+
+
+@pytest.fixture
+def call(command):
+    write_image(Path("in.png"), tiny_picture())
+    run = partial(command, "denoise")
+    code, out = run("image=in.png", *TINY, "model.residual=none", "hydra.run.dir=run")
+    assert code == 0, out
+    return run
+
+
+def test_options_of_restoration_and_any_working_directory(call, tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    write_image(Path("in.png"), tiny_picture()[::-1])  # another picture of the same name
+    code, out = call("run=../run", "hydra.run.dir=same")
+    assert code == 0, out
+    assert read_image("same/restored.png").pixels.tolist() == read_image("../run/restored.png").pixels.tolist()
+    for options in (["dataset.stride=2"], ["dataset.average=gaussian"], ["restore_rounds=9"]):
+        code, out = call("run=../run", *options)
+        assert code == 0, out
+        (path,) = Path("outputs/denoise").glob(f"*{options[0]}*")
+        assert not np.array_equal(read_image(path / "restored.png").pixels, read_image("same/restored.png").pixels)
+    code, out = call("run=../run", "seed=3")
+    assert code == 2
+    assert out.startswith("error: seed: a run that is there keeps its options; beside run= go only ")
+
+
+@pytest.mark.parametrize("words", [["run=run"], ["image=in.png", *TINY, "model.residual=none", "hydra.run.dir=run"]])
+def test_a_finished_run_is_trained_further(call, words):
+    words = [word for word in words if not word.startswith("epochs")]
+    before = Path("run/history.csv").read_text()
+    code, out = call(*words, "epochs=3")
+    assert code == 0, out
+    assert "resumed after epoch 1" in out
+    assert metrics("run")["epochs"] == 3
+    assert Path("run/history.csv").read_text().startswith(before), "the first epoch is as it was"
+    assert str(Path("run/restored.png")) in out
+    assert sorted(path.name for path in Path().iterdir()) == ["in.png", "run"]
+    code, out = call(*words, "epochs=3")
+    assert (code, "finished already" in out or "has 3 already" in out) == (0 if "image" in words[0] else 2, True)
+    code, out = call(*words, "epochs=2")
+    assert code == 2, "it has more"
