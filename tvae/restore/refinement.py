@@ -20,7 +20,7 @@ from torch import Tensor
 from tvae.core.streams import generator
 from tvae.core.units import Units
 from tvae.data.noise_level import CLIPPED, estimate_noise
-from tvae.data.patches import extract, take, uniform_weights
+from tvae.data.patches import extract, uniform_weights, windows
 from tvae.data.picture import Picture
 from tvae.restore.averaging import Accumulator
 from tvae.restore.bands import Band, Bands, chunks, overlapping
@@ -44,6 +44,7 @@ SIDE_MIN = 16  # pixels; smaller pictures have too few patches for a covariance
 SIZE_FOR_LITTLE_NOISE, SIZE_FOR_MUCH_NOISE = 8, 10  # pixels along a side of the mixture's patches
 LARGER_GROUPS = 1.4
 N_FITTED = 300_000  # patches, about; of more than that the mixture is fitted to every so many pixels
+N_DENSE = 4_000_000  # pixels; of larger pictures the mixture takes every second patch (docs/pictures.md)
 N_PER_GROUP = 100  # patches, at least, on average
 FILL_SIZE, FILL_SIZE_OF_COLOUR = 8, 5  # pixels along a side of the patches that missing pixels are filled in by
 SIGMA_OF_KNOWN = 1 / 255  # of the peak: deviation of pixels that are taken for exact
@@ -168,9 +169,9 @@ def refine_pixels(
     """
     bands.watch("fit", 0.0)
     mixture = mixture_of(y, pilot, sigma**2, patch_size, plan, rng, n_pages)
-    sigma2 = mixture.sigma2
+    sigma2, stride = mixture.sigma2, stride_for(y)
     wide = torch.zeros(2, *y.shape)
-    bands.fill("mixture", wide, n_pages, lambda band: by_mixture(y[band.page], mixture, patch_size, band.rows))
+    bands.fill("mixture", wide, n_pages, lambda band: by_mixture(y[band.page], mixture, patch_size, band.rows, stride))
     pilot, variance = wide
     found = torch.zeros(2, *y.shape, dtype=torch.float64)
 
@@ -185,6 +186,11 @@ def refine_pixels(
         found[0] = (found[0] + again[0]) / 2
     found[1].clamp_(min=LEAST**2 * sigma2).mul_(variance).pow_(0.25).mul_(CALIBRATION)
     return found, sigma2**0.5
+
+
+def stride_for(y: Tensor) -> int:
+    """Between the patches of a large picture's mixture, the pilot of the local groups: every second will do."""
+    return 1 if y.shape[0] * y.shape[1] <= N_DENSE else 2
 
 
 def mixture_of(
@@ -207,13 +213,15 @@ def mixture_of(
     return fit_mixture(patches, sums, sigma2, plan.n_rounds)
 
 
-def by_mixture(y: Tensor, mixture: Mixture, patch_size: int, rows: range) -> Tensor:
-    """(2, rows, W, C): mean and variance of the pixels in some rows of a page."""
+def by_mixture(y: Tensor, mixture: Mixture, patch_size: int, rows: range, stride: int = 1) -> Tensor:
+    """(2, rows, W, C): mean and variance of the pixels in some rows of a page, from patches every `stride` pixels."""
     height, width, n_channels = y.shape
-    averages = Accumulator((height, width, n_channels), patch_size, 1, uniform_weights(patch_size), rows)
+    averages = Accumulator((height, width, n_channels), patch_size, stride, uniform_weights(patch_size), rows)
     n_columns, reach = len(averages.columns), overlapping(averages.rows, patch_size, rows)
-    for index in chunks(range(reach.start * n_columns, reach.stop * n_columns), CHUNK, len(averages.rows) * n_columns):
-        averages.add(index, *mixture.moments(take(y, patch_size, index)))
+    wanted = range(reach.start * n_columns, reach.stop * n_columns)
+    for index in chunks(wanted, CHUNK, len(averages.rows) * n_columns):
+        place = averages.rows[index // n_columns], averages.columns[index % n_columns]
+        averages.add(index, *mixture.moments(windows(y, patch_size)[place].flatten(1)))
     return averages.result()
 
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import logging
 import math
-import resource
-import sys
 import time
 
 import torch
@@ -18,11 +16,13 @@ from tvae.core.fit import Fit
 from tvae.core.streams import Stream
 from tvae.data.dataset import Dataset
 from tvae.data.noise_level import estimate_noise
-from tvae.data.picture import Picture
+from tvae.data.picture import Picture, size_of
 from tvae.data.sets.image import ImageConfig
 from tvae.options.schema import Config
 from tvae.restore.refinement import SIDE_MIN
+from tvae.run.memory import bytes_needed
 from tvae.run.progress import as_time
+from tvae.run.restoring import stride_of_states
 
 log = logging.getLogger(__name__)
 
@@ -47,14 +47,13 @@ def opening(config: Config, fit: Fit, dataset: Dataset) -> str:
         seconds = _training_seconds(fit) + _restoration_seconds(config, fit, picture, noise)
     epochs = f"{fit.n_epochs} epochs" if fit.epoch == 0 else f"{fit.n_epochs - fit.epoch} of {fit.n_epochs} epochs left"
     model = f"{patches}{fit.model.n_latents} latents, {epochs}"
-    return f"{what}; {model}; about {as_time(seconds)} and {_gigabytes(config, dataset):.1f} GB of memory"
+    return f"{what}; {model}; about {as_time(seconds)} and {bytes_needed(config, dataset) / 2**30:.1f} GB of memory"
 
 
 def _shown(picture: Picture) -> str:
-    height, width, n_channels = picture.noisy.shape
     missing = 0.0 if picture.missing is None else 100 * float(picture.missing.mean())
-    colours = "grey" if n_channels == 1 else "RGB"
-    return f"{width}x{height} {colours}, {missing:.3g} % missing"
+    colours = "" if picture.noisy.shape[2] == 3 else " grey"
+    return f"{size_of(picture.image)}{colours}, {missing:.3g} % missing"
 
 
 def _e_step_seconds(fit: Fit) -> float:
@@ -79,7 +78,7 @@ def _training_seconds(fit: Fit) -> float:
 def _restoration_seconds(config: Config, fit: Fit, picture: Picture, noise: float) -> float:
     """Of all patches by their states, now and then and at the end, and of the refinement."""
     assert isinstance(config.dataset, ImageConfig)
-    n_patches = math.prod(side / config.dataset.stride for side in picture.noisy.shape[:2])
+    n_patches = math.prod(side / stride_of_states(config, picture) for side in picture.noisy.shape[:2])
     n_looks = (fit.n_epochs - fit.epoch) // config.restore_every
     is_refined = config.model.residual != "none"
     n_steps = 1 + n_looks + (0 if is_refined else config.restore_rounds)
@@ -90,16 +89,6 @@ def _restoration_seconds(config: Config, fit: Fit, picture: Picture, noise: floa
     height, width, n_channels = picture.noisy.shape
     per_pixel = 1e-6 * REFINEMENT_COST[config.effort][kind] * (1 if n_channels == 1 else IN_COLOUR[kind])
     return by_states + height * width * per_pixel / (1 + THREADS_GAIN * (torch.get_num_threads() - 1))
-
-
-def _gigabytes(config: Config, dataset: Dataset) -> float:
-    """What the process has taken so far, and what it will need."""
-    n_latents, n_points = config.model.n_latents, dataset.source.n_points
-    assert n_latents is not None
-    state_bytes = config.states.n_states * math.ceil(n_latents / 8)
-    # States twice while they are saved; all patches once in double precision, for their mean and variance.
-    so_far = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    return (so_far + n_points * (8 * dataset.source.n_values + 2 * state_bytes)) / 2**30
 
 
 def warn_of_blind_patches(fit: Fit, dataset: Dataset) -> None:

@@ -24,6 +24,8 @@ from tvae.run.ranks import Ranks
 from tvae.run.sealed import DamagedCheckpoint, read, write
 from tvae.run.signals import Interrupted, Stop, queue_again
 
+N_DENSE = 1_000_000  # pixels (docs/pictures.md)
+
 
 def restore_by_states(fit: Fit, picture: Picture, config: Config, n_rounds: int, bands: Bands) -> Restored:
     """As the model has it; `n_rounds`: E-steps before."""
@@ -32,8 +34,18 @@ def restore_by_states(fit: Fit, picture: Picture, config: Config, n_rounds: int,
     assert options.patch_size is not None
     assert options.train_stride is not None
     keeps = bool(config.keep_known)
-    plan = Plan(options.patch_size, options.train_stride, options.stride, options.average, n_rounds, keeps)
+    stride = stride_of_states(config, picture)
+    plan = Plan(options.patch_size, options.train_stride, stride, options.average, n_rounds, keeps)
     return restore(fit, picture, plan, bands)
+
+
+def stride_of_states(config: Config, picture: Picture) -> int:
+    """Between the patches that are averaged; a large picture's first estimate of two takes every second one."""
+    options = config.dataset
+    assert isinstance(options, ImageConfig)
+    assert options.patch_size is not None
+    is_thinned = config.model.residual != "none" and picture.noisy[..., 0].size > N_DENSE
+    return min(options.patch_size, max(options.stride, 2)) if is_thinned else options.stride
 
 
 def restore_picture(fit: Fit, picture: Picture, config: Config, bands: Bands) -> Restored:

@@ -33,6 +33,7 @@ from tvae.run.forecast import opening, warn_of_blind_patches
 from tvae.run.initialise import check_source, resume, start_from_run
 from tvae.run.known_facts import known_facts
 from tvae.run.logs import log_to_file
+from tvae.run.memory import check_memory
 from tvae.run.output_pictures import changed_pictures
 from tvae.run.progress import restoring, summary, training
 from tvae.run.ranks import LostRank, Ranks
@@ -109,6 +110,7 @@ class Session:
         ranks: Ranks = Ranks(),  # noqa: B008
     ):
         self.config, self.dataset, self.path, self.ranks = config, dataset, path, ranks
+        check_memory(config, dataset)
         self.fit = make_fit(config, dataset, path, ranks)
         self.record = self._new_record([])
         warn_of_blind_patches(self.fit, dataset)
