@@ -2,8 +2,8 @@
 
 Settings, each in a process of its own: the paper's Table 1 and Table 2 (sigma=50), the model that pictures get by
 default, a linear model of 300 latents, a deep one on 16x16 patches, and Table 2 with its states in a file. All patches
-of a noisy picture (house where it is found, else camera) are held with their states; a stated subset of them is visited,
-first for some epochs, so that states and weights are as in training, then against the clock. Four things take turns on
+of a noisy picture (house where it is found, else camera) are held with their states; a stated subset is visited, first
+for some epochs, so that states and weights are as in training, then against the clock. Four things take turns on
 the same data points: training on all cores, on one thread, on all cores beside a process that keeps one of them busy,
 and a dense visit. Every ratio is the median of the rounds' quotients, with the least and the greatest; nothing is
 compared with a figure from another run or machine.

@@ -1,4 +1,4 @@
-// From packed states to the decoder's outputs mu(z), a block of states at a time.
+// From states to the decoder's outputs mu(z), a block of states at a time.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,7 @@ constexpr int64_t BLOCK = 64;  // states that share a pass over a layer's weight
 template <class T> class Decoding {
   const Network *net;
   const std::vector<Layer<T>> *layers;  // behind the first
-  int64_t n_bytes, n_words, stride, mu_stride;
+  int64_t n_state_words, n_words, stride, mu_stride;
   Array<T> value[2];    // (BLOCK, stride): a layer's inputs and outputs
   Array<Word> on;       // (BLOCK, n_words): which inputs are not zero
   Array<int32_t> ones;  // latents that are on
@@ -28,11 +28,11 @@ template <class T> class Decoding {
 public:
   void prepare(const Network &net, const std::vector<Layer<T>> &layers) {
     this->net = &net, this->layers = &layers;
-    n_bytes = (net.sizes[0] + 7) / 8;
+    n_state_words = (net.sizes[0] + 63) / 64;
     const int64_t width = widest(net, layers);
     n_words = width / 64, stride = stride_for<T>(width), mu_stride = output_stride(net, layers);
     for (auto &array : value) array.resize(BLOCK * stride);
-    on.resize(BLOCK * n_words), ones.resize(8 * n_bytes);
+    on.resize(BLOCK * n_words), ones.resize(64 * n_state_words);
   }
 
   // mu (count, mu_stride), with zeros behind the outputs, of the states that `state_at` points to.
@@ -46,8 +46,8 @@ public:
   }
 
 private:
-  void sum_first(const uint8_t *state, T *out) {
-    const int64_t n_ones = list_ones(state, n_bytes, ones.data()), size = net->sizes[1];
+  void sum_first(const Word *state, T *out) {
+    const int64_t n_ones = list_ones(state, n_state_words, ones.data()), size = net->sizes[1];
     sum_rows(static_cast<const T *>(net->biases[0]), static_cast<const T *>(net->weights[0]), size, ones.data(), n_ones,
              out);
     if (layers->empty()) std::fill(out + size, out + mu_stride, T(0));

@@ -88,14 +88,14 @@ void add_e_step(Phases &phases, EStepTask &task, const std::vector<Layer<T>> &la
     phases.add(n_points, [=, &known](int64_t point) {
       std::vector<int32_t> ones(8 * n_bytes);
       for (int64_t place = point * n_states; place < (point + 1) * n_states; ++place)
-        known.enter(place, ones.data(), list_ones(packed + place * n_bytes, n_bytes, ones.data()));
+        known.enter(place, packed + place * n_bytes, ones.data());
     });
-    phases.add((n_points * n_states + BLOCK - 1) / BLOCK, [=, &known, &task, &layers](int64_t block) {
+    phases.add((n_points * n_states + BLOCK - 1) / BLOCK, [&known, &task, &layers](int64_t block) {
       const int64_t row = block * BLOCK, count = std::min(BLOCK, known.n_rows() - row);
       if (count <= 0) return;
       Decoding<T> &decoding = decoding_of_thread<T>();
       decoding.prepare(task.decoder, layers);
-      decoding.decode(count, [&](int64_t i) { return known.state_of(row + i, packed); }, known.mu_row(row));
+      decoding.decode(count, [&](int64_t i) { return known.state(row + i); }, known.mu_row(row));
     });
     phases.add(n_points, [=, &known, &task, &layers](int64_t point) {
       Search<T> &search = search_of_thread<T>();

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 
 #include "prior.hpp"
@@ -27,19 +28,21 @@ template <class T> class KnownStates {
 
 public:
   Prior<T> prior;
+  Array<Word> states;       // (n, n_words)
   Array<uint64_t> code;     // (n,)
   Array<double> log_prior;  // (n,)
+  int64_t n_words;
 
   // Room for n states.
   void prepare(const EStepTask &task, int64_t n, int64_t mu_stride) {
     this->task = &task, this->mu_stride = mu_stride;
     prior.prepare(task);
-    n_bytes = (task.n_latents + 7) / 8;
+    n_bytes = (task.n_latents + 7) / 8, n_words = (task.n_latents + 63) / 64;
     int64_t wanted = 1;
     while (wanted < 2 * n) wanted *= 2;
     if (wanted != n_slots) slots.reset(new std::atomic<int32_t>[wanted]), n_slots = wanted;
     for (auto *array : {&equal, &row, &first}) array->resize(n);
-    code.resize(n), log_prior.resize(n), mu.resize(n * mu_stride);
+    states.resize(n * n_words), code.resize(n), log_prior.resize(n), mu.resize(n * mu_stride);
   }
 
   void forget() {
@@ -47,12 +50,16 @@ public:
     n_different = 0;
   }
   int64_t n_rows() const { return n_different; }
-  const uint8_t *state_of(int64_t its_row, const uint8_t *states) const { return states + first[its_row] * n_bytes; }
+  const Word *state(int64_t its_row) const { return states.data() + first[its_row] * n_words; }
   T *mu_row(int64_t its_row) { return mu.data() + its_row * mu_stride; }
   const T *mu_of(int64_t place) { return mu_row(row[equal[place]]); }
 
-  // Enter the state at `place`, whose latents are listed.
-  void enter(int32_t place, const int32_t *ones, int64_t n_ones) {
+  // Enter a packed state at `place`; `ones`: room for a list of latents.
+  void enter(int32_t place, const uint8_t *packed, int32_t *ones) {
+    Word *state = states.data() + place * n_words;
+    state[n_words - 1] = 0;
+    std::memcpy(state, packed, n_bytes);
+    const int64_t n_ones = list_ones(state, n_words, ones);
     uint64_t sum = 0;
     double its_prior = prior.log_off;
     for (int64_t i = 0; i < n_ones; ++i) sum += task->numbers[ones[i]], its_prior += prior.logit[ones[i]];

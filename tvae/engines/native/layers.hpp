@@ -15,7 +15,7 @@ constexpr int PANEL_MAX = 12;             // vectors of outputs summed up in reg
 constexpr int64_t NEAR_BYTES = 24 << 10;  // of weights that stay in the nearest cache while states pass by
 
 template <class T>
-using AddRows = void (*)(int64_t, const Word *, int64_t, Word, const T *, int64_t, const T *, T *, int64_t);
+using AddRows = void (*)(int64_t, const Word *, int64_t, Word, const T *, int64_t, const T *, const T *, T *, int64_t);
 template <class T>
 constexpr AddRows<T> ADD_ROWS[PANEL_MAX + 1] = {
     nullptr,        add_rows<T, 1>, add_rows<T, 2>, add_rows<T, 3>,  add_rows<T, 4>,  add_rows<T, 5>, add_rows<T, 6>,
@@ -50,15 +50,16 @@ template <class T> struct Layer {
   // out (n, n_columns) = bias + value (n, n_in) @ weight, where `on` marks the values that are not zero
   void apply(int64_t n, const Word *on, int64_t n_words, const T *value, int64_t stride, T *out,
              int64_t out_stride) const {
-    for (int64_t s = 0; s < n; ++s) std::copy_n(start, n_columns(), out + s * out_stride);
     const bool is_wide = 64 * panel_size() * static_cast<int64_t>(sizeof(T)) > NEAR_BYTES;
-    const Word half = ~Word(0) >> 32;
-    for (int64_t which = 0; which < n_panels; ++which)
+    const Word low = is_wide ? ~Word(0) >> 32 : ~Word(0);
+    for (int64_t which = 0; which < n_panels; ++which) {
+      const int64_t column = which * panel_size();
       for (int64_t k = 0; k < n_in; k += 64)
-        for (const Word mask : {is_wide ? half : ~Word(0), is_wide ? ~half : Word(0)})
+        for (const Word mask : {low, ~low})
           if (mask)
             ADD_ROWS<T>[panel](n, on + k / 64, n_words, mask, value + k, stride, packed_row(which, k),
-                               out + which * panel_size(), out_stride);
+                               k == 0 && mask == low ? start + column : nullptr, out + column, out_stride);
+    }
   }
 };
 

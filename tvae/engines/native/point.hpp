@@ -13,12 +13,13 @@ namespace {
 template <class T> class Point {
   const EStepTask *task;
   int64_t n_outputs, n_observed;
+  double precision;  // 1 / sigma2
   double log_scale;  // D log(2 pi sigma2) for the observed D
   Array<T> x, mask;  // in whole vectors, zeros behind; mask: 1 where observed
 
 public:
   void prepare(const EStepTask &task, int64_t mu_stride) {
-    this->task = &task;
+    this->task = &task, precision = 1 / task.sigma2;
     n_outputs = task.decoder.sizes[task.decoder.n_layers];
     x.assign(mu_stride, T(0)), mask.assign(mu_stride, T(0));
   }
@@ -51,7 +52,7 @@ public:
     return sum_of<T>(sum);
   }
 
-  T log_joint(double log_prior, T error) const { return log_prior - 0.5 * (error / task->sigma2 + log_scale); }
+  T log_joint(double log_prior, T error) const { return log_prior - 0.5 * (error * precision + log_scale); }
 };
 
 // The states of a data point that matter, and its share of what is summed up.

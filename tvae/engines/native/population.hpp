@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <vector>
 
 #include "decoding.hpp"
@@ -15,17 +16,15 @@
 
 namespace {
 
-inline bool is_on(const uint8_t *state, int64_t latent) { return state[latent / 8] >> latent % 8 & 1; }
-
 template <class T> class Population {
   using Rank = decltype(rank(T()));
   const EStepTask *task;
   const T *logit;
-  int64_t n_bytes, mu_stride, n = 0, n_evaluated = 0, n_decoded = 0;
+  int64_t n_bytes, n_words, mu_stride, n = 0, n_evaluated = 0, n_decoded = 0;
   KnownStates<T> *known;
   Decoding<T> *decoding;
   Point<T> point;
-  Array<uint8_t> states;     // (n, n_bytes)
+  Array<Word> states;        // (n, n_words)
   Array<uint64_t> code;      // (n,)
   Array<double> log_prior;   // (n,)
   Array<T> error;            // (n,)
@@ -42,11 +41,11 @@ public:
   void prepare(const EStepTask &task, const std::vector<Layer<T>> &layers, KnownStates<T> &known) {
     this->task = &task, this->known = &known, decoding = &decoding_of_thread<T>();
     logit = known.prior.logit.data();
-    n_bytes = (task.n_latents + 7) / 8, mu_stride = output_stride(task.decoder, layers);
+    n_bytes = (task.n_latents + 7) / 8, n_words = known.n_words, mu_stride = output_stride(task.decoder, layers);
     const int64_t n_new = task.n_generations * task.n_parents * task.n_children, n_max = task.n_states + n_new;
     int64_t n_slots = 1;
     while (n_slots < 2 * n_max) n_slots *= 2;
-    states.resize(n_max * n_bytes), code.resize(n_max), log_prior.resize(n_max), mu.resize(n_max);
+    states.resize(n_max * n_words), code.resize(n_max), log_prior.resize(n_max), mu.resize(n_max);
     error.resize(n_max), fitness.resize(n_max), ranks.resize(n_max), slots.resize(n_slots);
     own_mu.resize(n_new * mu_stride), undecoded.reserve(n_new), kept.resize(task.n_states);
     decoding->prepare(task.decoder, layers);
@@ -58,7 +57,7 @@ public:
     const int64_t n_states = task->n_states;
     point.read(which);
     std::fill(slots.begin(), slots.end(), 0);
-    std::copy_n(task->packed + which * n_states * n_bytes, n_states * n_bytes, states.data());
+    std::copy_n(known->states.data() + place * n_words, n_states * n_words, states.data());
     std::copy_n(known->code.data() + place, n_states, code.data());
     std::copy_n(known->log_prior.data() + place, n_states, log_prior.data());
     n_evaluated = n_decoded = 0;
@@ -71,15 +70,15 @@ public:
 
   // The place of a child of the state at `parent`. A state that this data point has already keeps its place.
   int32_t mutate(int32_t parent, const int64_t *flips) {
-    uint8_t *child = states.data() + n * n_bytes;
-    std::copy_n(state(parent), n_bytes, child);
+    Word *child = states.data() + n * n_words;
+    for (int64_t i = 0; i < n_words; ++i) child[i] = state(parent)[i];
     uint64_t its_code = code[parent];
     double prior = log_prior[parent];
     for (int64_t i = 0; i < task->n_flips; ++i) {
-      const bool was_off = !is_on(child, flips[i]);
-      child[flips[i] / 8] ^= 1 << flips[i] % 8;
-      its_code += was_off ? task->numbers[flips[i]] : -task->numbers[flips[i]];
-      prior += was_off ? logit[flips[i]] : -logit[flips[i]];
+      const Word bit = Word(1) << flips[i] % 64;
+      const bool is_on = (child[flips[i] / 64] ^= bit) & bit;
+      its_code += is_on ? task->numbers[flips[i]] : -task->numbers[flips[i]];
+      prior += is_on ? logit[flips[i]] : -logit[flips[i]];
     }
     const int32_t found = find_or_claim(its_code, n);
     if (found < n) return found;
@@ -110,7 +109,7 @@ public:
     int64_t to = which * n_states, n_new = 0, n_kept = 0;
     for (int64_t i = 0; i < n; ++i) {
       if (ranks[i] < least || (ranks[i] == least && n_tied-- <= 0)) continue;
-      std::copy_n(state(i), n_bytes, task->new_packed + to * n_bytes);
+      std::memcpy(task->new_packed + to * n_bytes, state(i), n_bytes);
       static_cast<T *>(task->error)[to] = error[i];
       static_cast<T *>(task->log_joint)[to++] = fitness[i];
       kept[n_kept++] = i;
@@ -133,7 +132,7 @@ public:
     for (const int32_t place : kept) {
       const T share = std::exp(fitness[place] - highest);
       if (prune > 0 && !(share >= least)) continue;
-      found.add(state(place), n_bytes, share, mu[place], mu_stride);
+      found.add(reinterpret_cast<const uint8_t *>(state(place)), n_bytes, share, mu[place], mu_stride);
       sum_kept += share;
     }
     for (auto &weight : found.weight) weight /= sum_kept;
@@ -141,7 +140,7 @@ public:
   }
 
 private:
-  const uint8_t *state(int64_t place) const { return states.data() + place * n_bytes; }
+  const Word *state(int64_t place) const { return states.data() + place * n_words; }
 
   // The place of the state with this code; if there is none, `place` becomes its place.
   int32_t find_or_claim(uint64_t wanted, int32_t place) {

@@ -1,7 +1,6 @@
 // Random numbers: the same streams as core/streams.py, by SplitMix64.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 
 namespace {
@@ -22,7 +21,9 @@ struct Stream {
   void distinct_integers(int64_t high, int64_t count, int64_t *chosen) {
     for (int64_t j = 0; j < count; ++j) {
       const int64_t top = high - count + j, draw = integer(top + 1);
-      chosen[j] = std::find(chosen, chosen + j, draw) == chosen + j ? draw : top;
+      bool is_taken = false;  // looked for without leaving early: no branch to guess
+      for (int64_t i = 0; i < j; ++i) is_taken |= chosen[i] == draw;
+      chosen[j] = is_taken ? top : draw;
     }
   }
 };

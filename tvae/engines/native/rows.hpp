@@ -50,16 +50,22 @@ inline int64_t list_ones(const uint8_t *packed, int64_t n_bytes, int32_t *ones) 
   }
   return count;
 }
+inline int64_t list_ones(const Word *state, int64_t n_words, int32_t *ones) {
+  int64_t count = 0;
+  for (int64_t i = 0; i < n_words; ++i)
+    for (Word word = state[i]; word; word &= word - 1) ones[count++] = 64 * i + __builtin_ctzll(word);
+  return count;
+}
 
-// sum[s] += value[s][k] rows[k] over the ones k of n words, for P vectors of outputs. The words are every `on_stride`-th
-// of `on`, of which those inputs count that are in `mask`.
+// sum[s] = start + value[s][k] rows[k] over the ones k of n words, for P vectors of outputs; start null: sum[s] itself.
+// The words are every `on_stride`-th of `on`, of which those inputs count that are in `mask`.
 template <class T, int P>
 void add_rows(int64_t n, const Word *on, int64_t on_stride, Word mask, const T *value, int64_t stride, const T *rows,
-              T *sum, int64_t sum_stride) {
+              const T *start, T *sum, int64_t sum_stride) {
   constexpr int W = WIDTH<T>;
   for (int64_t s = 0; s < n; ++s, on += on_stride, value += stride, sum += sum_stride) {
     Vec<T> total[P], other[P];  // few vectors at a time would wait for their last addition
-    for (int p = 0; p < P; ++p) total[p] = vec(sum + p * W), other[p] = Vec<T>{};
+    for (int p = 0; p < P; ++p) total[p] = vec((start ? start : sum) + p * W), other[p] = Vec<T>{};
     Word word = *on & mask;
     if constexpr (P <= 6)
       for (Word rest; (rest = word & (word - 1)); word = rest & (rest - 1)) {
