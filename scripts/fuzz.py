@@ -33,7 +33,8 @@ from hypothesis import strategies as st
 
 from scripts.fuzz_attempts import ATTEMPTS, Attempt, World, make_world
 
-HANGS_AFTER = 60  # seconds
+HANGS_AFTER = 60.0  # seconds of work
+WAITS_AT_MOST = 300.0  # seconds on the clock: other programs may have the processor, but nothing waits for ever
 MEMORY = 12 << 30  # bytes of addresses, so that what wants more is told so instead of taking the machine down
 LINES_MAX = 15  # of what is told of a mistake
 ROUND = 100  # attempts that are drawn from one seed
@@ -53,15 +54,22 @@ def limited_time() -> Iterator[None]:
     def stop(number: int, frame: object) -> None:
         raise Hang
 
-    before = signal.signal(signal.SIGALRM, stop)
-    faulthandler.dump_traceback_later(2 * HANGS_AFTER, exit=True)
-    signal.alarm(HANGS_AFTER)
+    timers = {
+        signal.SIGPROF: (signal.ITIMER_PROF, HANGS_AFTER),
+        signal.SIGALRM: (signal.ITIMER_REAL, WAITS_AT_MOST),
+    }
+    before = {number: signal.signal(number, stop) for number in timers}
+    faulthandler.dump_traceback_later(2 * WAITS_AT_MOST, exit=True)
+    for timer, seconds in timers.values():
+        signal.setitimer(timer, seconds)
     try:
         yield
     finally:
-        signal.alarm(0)
+        for timer, _ in timers.values():
+            signal.setitimer(timer, 0)
         faulthandler.cancel_dump_traceback_later()
-        signal.signal(signal.SIGALRM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def hashes(folder: Path) -> dict[str, str]:
@@ -80,7 +88,7 @@ def judge(attempt: Attempt, world: World) -> list[str]:
         with limited_time(), contextlib.redirect_stderr(printed), contextlib.redirect_stdout(printed):
             code = attempt.run(world)
     except Hang:
-        problems.append(f"hangs for more than {HANGS_AFTER} s")
+        problems.append(f"hangs: more than {HANGS_AFTER:.0f} s of work, or {WAITS_AT_MOST:.0f} s of waiting")
     except Exception:
         problems.append(traceback.format_exc())
     text = printed.getvalue()

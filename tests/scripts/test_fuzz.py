@@ -30,6 +30,8 @@ class Fake(Attempt):
     def run(self, world):
         if self.about == "hangs":
             time.sleep(10)
+        while self.about == "computes for ever":
+            pass
         if self.about == "overwrites":
             Path(world.folder, "mine.txt").write_text("theirs")
         if isinstance(self.end, Exception):
@@ -48,14 +50,16 @@ class Fake(Attempt):
         (Fake("denoise", [], end=KeyError("x")), ["KeyError"]),
         (Fake("denoise", [], about="Traceback (most recent call last):", end=1), ["Traceback"]),
         (Fake("denoise", [], about="many\n" * 100, end=2), ["tells of a mistake in 101 lines"]),
-        (Fake("denoise", [], about="hangs"), ["hangs for more than 1 s"]),
+        (Fake("denoise", [], about="hangs"), ["hangs: more than 0 s of work, or 1 s of waiting"]),
+        (Fake("denoise", [], about="computes for ever"), ["hangs: more than 0 s of work, or 1 s of waiting"]),
         (Fake("denoise", [], about="overwrites"), ["has changed mine.txt"]),
         (Fake("denoise", [], end=135), ["ends with 135"]),
         (Fake("denoise", [], made=("another result",)), ["another result"]),
     ],
 )
 def test_what_is_found(attempt, found, tmp_path, monkeypatch):
-    monkeypatch.setattr(fuzz, "HANGS_AFTER", 1)
+    monkeypatch.setattr(fuzz, "HANGS_AFTER", 0.5)
+    monkeypatch.setattr(fuzz, "WAITS_AT_MOST", 1.0)
     (tmp_path / "mine.txt").write_text("mine")
     problems = judge(attempt, World(tmp_path))
     assert len(problems) == len(found), problems
