@@ -8,6 +8,8 @@ the same data points: training on all cores, on one thread, on all cores beside 
 and a dense visit. Every ratio is the median of the rounds' quotients, with the least and the greatest; nothing is
 compared with a figure from another run or machine.
 
+Beside that stands how many operations the torch engine would dispatch in a visit (`scripts.dispatches`).
+
 "Dense" is a slow and obvious visit in plain torch on all cores: every old and new state through every layer, the
 gradient through all S states by autograd. Seconds per epoch are scaled from the subset to all patches. GFLOP/s count
 the multiplications a dense evaluation of every state would need, so that skipping zeros shows as a share above what a
@@ -29,6 +31,7 @@ from typing import Any
 import torch
 
 from scripts.by_turns import Spread, busy_neighbour, by_turns, ratios, seconds
+from scripts.dispatches import count_dispatches
 from scripts.visits import batches, dense_visit, end_epoch, engine_visit, make_training, phases, seconds_of
 from tvae.core.fit import Fit
 from tvae.data.atomic import write_atomically
@@ -63,7 +66,9 @@ def gemm_peak() -> float:
 def measure(setting: dict[str, Any], n_points: int, n_warm: int, n_rounds: int, with_others: bool) -> dict[str, Any]:
     """`with_others`: what training is compared with takes turns with it."""
     with tempfile.TemporaryDirectory() as folder:
-        return measure_training(make_training(setting, Path(folder)), setting, n_points, n_warm, n_rounds, with_others)
+        fit = make_training(setting, Path(folder))
+        found = measure_training(fit, setting, n_points, n_warm, n_rounds, with_others)
+    return {**found, "dispatches": count_dispatches(setting)}
 
 
 def measure_training(
@@ -128,7 +133,7 @@ def measure_in_process(name: str, options: list[str]) -> dict[str, Any]:
 
 def table(found: dict[str, Any]) -> str:
     columns = ["setting", "patches (visited)", *COLUMNS.values(), "states/s", "GFLOP/s (GEMM peak)", "memory"]
-    columns.append("where the time goes")
+    columns += ["where the time goes", "operations of a visit in torch (with graphs)"]
     rows = ["| " + " | ".join(columns) + " |", "|---" * len(columns) + "|"]
     for name, one in found["settings"].items():
         cells = [
@@ -139,6 +144,7 @@ def table(found: dict[str, Any]) -> str:
             f"{one['gflops']:.0f} ({one['gemm_peak']:.0f})",
             f"{one['memory_gb']:.2f} GB",
             ", ".join(f"{phase} {share:.0%}" for phase, share in one["phases"].items()),
+            f"{one['dispatches']['one by one']} ({one['dispatches']['with graphs']})",
         ]
         rows.append("| " + " | ".join(cells) + " |")
     return "\n".join(rows) + "\n"

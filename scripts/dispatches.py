@@ -52,7 +52,7 @@ class Counter(TorchDispatchMode):
 
 def count_dispatches(setting: dict[str, Any]) -> dict[str, int]:
     """Operations of a visit at a setting of `scripts.bench`: `one by one`, and `with graphs`."""
-    fit = make_training({**setting, "points": N_POINTS}, Path())
+    fit = make_training({**setting, "points": N_POINTS, "memmap": False}, Path())
     fit.config = replace(fit.config, prune=0)
     return {"one by one": _count(fit, False), "with graphs": _count(fit, True)}
 

@@ -29,7 +29,7 @@ from tvae.engines.switches import is_on
 log = logging.getLogger(__name__)
 
 PREBUILT = build.FOLDER / "prebuilt"  # kernels that a wheel carries
-SLOWER = "4 to 20"  # times, of the torch engine against the kernel at the paper's settings; `make bench`
+SLOWER = "5 to 11"  # times, of the torch engine against the kernel; docs/engines.md
 
 
 class Unsuitable(Exception):
