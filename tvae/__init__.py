@@ -22,3 +22,7 @@ def __getattr__(name: str) -> Any:
 
         return getattr(api if name in ("denoise", "inpaint") else reusable, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -9,12 +9,15 @@ The commands do the same with files, and keep a record of it in a run directory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.types import Quote, QuotedString
 from hydra.errors import HydraException
 from numpy.typing import NDArray
 from omegaconf.errors import OmegaConfBaseException
@@ -25,7 +28,9 @@ from tvae.data.layout import Layout, layout_of
 from tvae.data.picture import Picture, check_content, check_missing
 from tvae.data.stack_file import to_image
 from tvae.options.checks import resolve
+from tvae.options.every_option import did_you_mean, every_option
 from tvae.options.mistakes import one_line
+from tvae.options.paths_as_typed import escaped
 from tvae.options.schema import Config, conf_dir, register
 from tvae.restore.restoration import Restored
 from tvae.run.session import train_in_memory
@@ -46,17 +51,19 @@ def denoise(
     rng: int | np.random.Generator | None = 0,
     overrides: Sequence[str] = (),
     return_uncertainty: bool = False,
+    **options: Any,
 ) -> Any:
     """Remove noise of unknown strength from an image, learning from that image alone.
 
     `image` (M, N), with `channel_axis` (M, N, C), or with `axes`, as in "TYX", a stack, which has one model for all its
-    pages: unsigned 8 or 16 bit, or floating point; it is not modified.
-    Pixels that are NaN, or masked in a masked array, are missing and are filled in. `rng`: seed or generator of all
-    that is random, None for another result each time. `overrides`: options as on the command line, for instance
-    `["epochs=10", "dataset.patch_size=12"]`; those that an array cannot honour are refused. Returns an array of the
-    same shape, dtype and range; with `return_uncertainty` also the posterior standard deviation, floating point in the
-    image's units.
+    pages: Booleans, integers or floating point; it is not modified. Pixels that are NaN, or masked in a masked array,
+    are missing and are filled in. `rng`: seed or generator of all that is random, None for another result each time.
+    `options` are those of the command line by the last part of their names, `epochs=10, patch_size=12, effort="fast"`;
+    `overrides` as they are typed there, `["dataset.patch_size=12"]`; those that an array cannot honour are refused.
+    Returns an array of the same shape, dtype and range; with `return_uncertainty` also the posterior standard
+    deviation, floating point in the image's units.
     """
+    overrides = [*as_overrides(options), *as_list(overrides)]
     return _restore("denoise", image, None, channel_axis, axes, rng, overrides, return_uncertainty)
 
 
@@ -69,6 +76,7 @@ def inpaint(
     rng: int | np.random.Generator | None = 0,
     overrides: Sequence[str] = (),
     return_uncertainty: bool = False,
+    **options: Any,
 ) -> Any:
     """Fill in the pixels of an image where `mask` (M, N) is nonzero, learning from the others, which stay as they are.
 
@@ -76,6 +84,7 @@ def inpaint(
     that none is missing is a mistake. With `overrides=["keep_known=false"]` known pixels are denoised. The rest is as
     in `denoise`.
     """
+    overrides = [*as_overrides(options), *as_list(overrides)]
     return _restore("inpaint", image, mask, channel_axis, axes, rng, overrides, return_uncertainty)
 
 
@@ -136,16 +145,46 @@ def seed_of(rng: int | np.random.Generator | None) -> int:
     return int(rng) if isinstance(rng, (int, np.integer)) else int(np.random.default_rng(rng).integers(2**31))
 
 
+def as_list(overrides: str | Sequence[str]) -> list[str]:
+    return [overrides] if isinstance(overrides, str) else list(overrides)
+
+
+def as_overrides(options: dict[str, Any]) -> list[str]:
+    """Keyword arguments as the words of a command line; `TypeError` for a name that there is not."""
+    names = {name.rpartition(".")[2]: name for name in reversed(list(every_option()))}
+    for key in options:
+        if key not in names:
+            raise TypeError(f"{key}: no such option{did_you_mean(key)}")
+    return [f"{names[key]}={_typed(value)}" for key, value in options.items()]
+
+
+def _typed(value: Any) -> str:
+    if isinstance(value, str):
+        return QuotedString(escaped(value), Quote.single).with_quotes()
+    return "null" if value is None else str(list(value) if isinstance(value, tuple) else value)
+
+
+@contextmanager
+def _apart() -> Iterator[None]:
+    """Within, Hydra is as if nobody else used it; the call may be made inside a program that `hydra.main` runs."""
+    held = GlobalHydra.instance().hydra
+    GlobalHydra.instance().hydra = None
+    try:
+        yield
+    finally:
+        GlobalHydra.instance().hydra = held
+
+
 def compose_options(overrides: Sequence[str]) -> Config:
     """The configuration for an array, with options as on the command line."""
-    overrides = [overrides] if isinstance(overrides, str) else overrides
+    overrides = as_list(overrides)
     register()
     refused = [word for word in overrides if word.lstrip("+~").partition("=")[0].startswith(("hydra.", "hydra/"))]
     refused += [word for word in overrides if word.lstrip("+~").partition("=")[0] in MEANINGLESS]
     if refused:
         raise UserError(*(f"{word}: has no meaning for an array" for word in refused))
     try:
-        with initialize_config_dir(conf_dir(), version_base="1.3"):
+        with _apart(), initialize_config_dir(conf_dir(), version_base="1.3"):
             config = resolve(compose("config", ["dataset=file", "image=image", *overrides]))
     except (HydraException, OmegaConfBaseException) as error:
         raise UserError(one_line(error)) from error

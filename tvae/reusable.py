@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tvae.api import compose_options, opened, seed_of
+from tvae.api import as_list, as_overrides, compose_options, opened, seed_of
 from tvae.data.picture import check_content
 from tvae.run.trained import Trained
 
@@ -51,11 +51,12 @@ def fit(
     axes: str | None = None,
     rng: int | np.random.Generator | None = 0,
     overrides: Sequence[str] = (),
+    **options: Any,
 ) -> Model:
     """Train on an image or a stack, for `Model.restore`; arguments as of `tvae.denoise`."""
     picture, _ = opened(image, None, channel_axis, axes)
     check_content(picture.noisy, picture.missing, "the image")
-    config = compose_options(overrides)
+    config = compose_options([*as_overrides(options), *as_list(overrides)])
     config.task, config.seed = "denoise", seed_of(rng)
     return Model(Trained.on(config, picture))
 

@@ -98,11 +98,11 @@ def test_unreadable_files(tmp_path):
     path = tmp_path / "a.png"
     path.write_bytes(b"")
     assert problem(path).endswith("the file is empty")
-    for content in (b"hello", b"%PDF-1.4", b"GIF89a" + bytes(20)):
+    for content in (b"hello", b"%PDF-1.4", b"RIFF" + bytes(20)):
         path.write_bytes(content)
-        assert problem(path).endswith("not a PNG, JPEG or TIFF image")
-    Pillow.fromarray(random_array("uint8", (5, 5))).save(path, "BMP")
-    assert problem(path).endswith("not a PNG, JPEG or TIFF image")
+        assert problem(path).endswith("not a PNG, JPEG, TIFF, BMP, WebP, GIF or NumPy file")
+    path.write_bytes(b"GIF89a" + bytes(20))
+    assert "damaged or truncated image" in problem(path)
 
 
 def test_damaged_files(tmp_path, monkeypatch):
@@ -128,7 +128,6 @@ def test_damaged_tiff_says_nothing_else(tmp_path, capfd, caplog):
 @pytest.mark.parametrize(
     ("array", "options", "message"),
     [
-        (np.zeros((8, 9), np.int32), {}, "pixels of type int32"),
         (np.zeros((8, 9), np.complex64), {}, "pixels of type complex64"),
         (np.zeros((8, 9, 5), np.uint8), {"planarconfig": "contig", "photometric": "minisblack"}, r"shape (8, 9, 5)"),
         (np.full((8, 9), np.nan, np.float32), {}, "all pixels are missing"),
@@ -142,8 +141,8 @@ def test_unsuitable_values(tmp_path, array, options, message):
 
 
 def test_unsuitable_arrays():
-    for array in (np.zeros((0, 3)), np.zeros(4), np.zeros((2, 2, 2, 2)), np.zeros((2, 2), bool)):
-        with pytest.raises(ValueError, match=r"is no picture|pixels of type bool"):
+    for array in (np.zeros((0, 3)), np.zeros(4), np.zeros((2, 2, 2, 2)), np.zeros((2, 2), complex)):
+        with pytest.raises(ValueError, match=r"is no picture|pixels of type complex128"):
             from_array(array)
 
 

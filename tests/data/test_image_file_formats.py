@@ -212,7 +212,6 @@ def test_layouts_of_tiff():
         (tiff(np.zeros((5, 32, 32), np.uint8), volumetric=True, tile=(16, 16, 16)), "holds 5 pictures"),
         (tiff(np.zeros((8, 9, 4), np.uint8), photometric="separated"), "colours of kind SEPARATED"),
         (tiff(COLOUR, photometric="cielab"), "colours of kind CIELAB"),
-        (saved(Pillow.fromarray(COLOUR).convert("CMYK"), "JPEG"), "colours of kind CMYK"),
     ],
 )
 def test_pictures_that_are_not_read(content, message):

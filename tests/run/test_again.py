@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tiny import TINY, tiny_picture
 
 from tests.processes import metrics
@@ -54,3 +55,17 @@ def test_a_finished_run_is_trained_further(call, words):
     assert (code, "finished already" in out or "has 3 already" in out) == (0 if "image" in words[0] else 2, True)
     code, out = call(*words, "epochs=2")
     assert code == 2, "it has more"
+
+
+def test_tensorboard_shows_the_input_and_the_result_and_has_a_column_for_psnr(call):
+    events = EventAccumulator("run/tensorboard", {"images": 0}).Reload()
+    assert [event.step for event in events.Images("input")] == [0]
+    assert [event.step for event in events.Images("restored, final")] == [1]
+    content = events.summary_metadata["_hparams_/experiment"].plugin_data.content
+    assert b"final/psnr" in content, "though this run has none"
+    assert "final/psnr" not in events.Tags()["scalars"]
+    assert events.Scalars("final/elbo")[0].value == pytest.approx(metrics("run")["elbo"])
+    code, out = call("image=in.png", "noise=20", *TINY, "hydra.run.dir=known")
+    assert code == 0, out
+    events = EventAccumulator("known/tensorboard").Reload()
+    assert events.Scalars("final/psnr")[0].value == pytest.approx(metrics("known")["psnr"])

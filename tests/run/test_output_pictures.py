@@ -65,6 +65,7 @@ def test_an_uncertainty_of_zero_is_black(image):
 
 
 def test_on_a_screen(image, restoration):
-    shown = as_shown(*restoration)
+    picture, restored = restoration
+    shown = as_shown(picture, restored.pixels)
     assert shown.shape == (9, 7, 3 if image.pixels.shape[-1] == 3 else 1)
     assert 0 <= shown.min() <= shown.max() <= 1

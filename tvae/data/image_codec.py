@@ -22,9 +22,11 @@ from tvae.core.errors import UserError, refuse
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 JPEG_SIGNATURE = b"\xff\xd8\xff"
 TIFF_SIGNATURES = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
+NPY_SIGNATURE = b"\x93NUMPY"
+OTHERS = (b"BM", b"GIF8")
 PNG_BIT_DEPTH = 24  # the byte that holds the bits per channel
 # Pillow's modes that are read, and the mode each is read as, without and with a transparent colour
-OPAQUE = {"1": "L", "L": "L", "LA": "LA", "P": "RGB", "RGB": "RGB", "RGBA": "RGBA"}
+OPAQUE = {"1": "L", "L": "L", "LA": "LA", "P": "RGB", "RGB": "RGB", "RGBA": "RGBA", "CMYK": "RGB"}
 TRANSPARENT = {**OPAQUE, "L": "LA", "P": "RGBA", "RGB": "RGBA"}
 ORIENTATION = 274  # a TIFF tag
 ONE_PICTURE = ("YX", "YXQ", "YXS", "SYX")  # axes as tifffile names them: S are channels, Q is unknown
@@ -43,7 +45,14 @@ def decode(content: bytes) -> np.ndarray:
             return _decode_png(content)
         if content.startswith(JPEG_SIGNATURE):
             return _decode_with_pillow(content)  # the first picture only: previews may follow
-    raise UserError("not a PNG, JPEG or TIFF image")
+        if content.startswith(NPY_SIGNATURE):
+            return np.load(io.BytesIO(content), allow_pickle=False)
+        if content.startswith(OTHERS) or (content.startswith(b"RIFF") and content[8:12] == b"WEBP"):
+            _refuse_many(iio.improps(content, plugin="pillow", index=...).n_images or 1)  # type: ignore[arg-type]
+            array = _decode_with_pillow(content)
+            is_grey = content.startswith(b"GIF8") and array.shape[2:] == (3,) and (np.ptp(array, axis=2) == 0).all()
+            return array[..., 0] if is_grey else array  # GIF has palettes only
+    raise UserError("not a PNG, JPEG, TIFF, BMP, WebP, GIF or NumPy file")
 
 
 def _decode_png(content: bytes) -> np.ndarray:

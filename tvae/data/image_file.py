@@ -1,8 +1,9 @@
-"""Image files: reading PNG, JPEG and TIFF into floating point, and writing a result in the form of its input.
+"""Image files: reading pictures into floating point, and writing a result in the form of its input.
 
-Values keep their scale: 0..255 for 8 bit, 0..65535 for 16 bit, whatever the file holds for floating point, in which
-NaN marks a missing pixel. Palettes become colours, 1 bit becomes 8 bit (0 and 255), and a photograph is turned upright
-as its orientation tag says. Anything else is refused with a line that names the file.
+Values keep their scale: 0..255 for 8 bit, 0..65535 for 16 bit (less if that is all a camera of 10, 12 or 14 bit has
+used), whatever the file holds for other integers and for floating point, in which NaN marks a missing pixel. Palettes
+and CMYK become RGB, 1 bit becomes 8 bit (0 and 255), and a photograph is turned upright as its orientation tag says.
+Anything else is refused with a line that names the file.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ from tvae.data.atomic import write_atomically
 from tvae.data.image_codec import decode
 from tvae.data.image_encoding import KINDS, encode, holds_type
 from tvae.data.layout import Layout
+from tvae.data.pixel_size import PixelSize, read_pixel_size
 from tvae.data.regular import check_regular
 
 LEAST_RANGE = 1 / 255  # of a picture in 0..1; values of less are in units of their own, such as a physical flux
-DTYPES = ("uint8", "uint16", "float16", "float32", "float64")
+BITS = (8, 10, 12, 14, 16)  # that 16-bit files hold
+WHOLE_MAX = 2.0**53  # integers above are not exact in double precision
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,12 +32,13 @@ class Image:
 
     pixels: np.ndarray  # (H, W, C) float64, C = 1 or 3; 0 where missing
     dtype: np.dtype
-    peak: float  # 255, 65535; floating point: 1 if all values are in 0..1 and differ, else highest minus lowest value
+    peak: float  # 255, 65535; others: 1 if all values are in 0..1 and differ, else highest minus lowest value
     low: float = 0.0  # the value that is black
     is_bounded: bool = True  # all values are in 0..peak, by dtype or by convention
     is_2d: bool = True  # the file's array has no channel axis
     alpha: np.ndarray | None = None  # (H, W) of the file's dtype: kept as it is
     missing: np.ndarray | None = None  # (H, W) bool; None: nothing is missing
+    pixel_size: PixelSize | None = None  # where the file says
     layout: Layout | None = None  # of a stack, whose pages stand one above the other: each has H / n_pages rows
 
     @property
@@ -56,7 +60,7 @@ def read_image(path: str | Path) -> Image:
     if not content:
         raise UserError(f"{path}: the file is empty")
     try:
-        return from_channels(decode(content))
+        return replace(from_channels(decode(content)), pixel_size=read_pixel_size(content))
     except UserError as refused:
         raise UserError(f"{path}: {refused}") from None
     except Exception as error:  # decoders raise almost anything on damaged files
@@ -76,15 +80,16 @@ def from_channels(array: np.ndarray) -> Image:
 
 
 def from_array(array: np.ndarray) -> Image:
-    """(H, W) or (H, W, C), unsigned 8 or 16 bit or floating point, as an image; `UserError` for any other."""
+    """(H, W) or (H, W, C) of Booleans, integers or floating point as an image; `UserError` for any other."""
     dtype = array.dtype.newbyteorder("=")
-    if dtype.name not in DTYPES:
-        raise UserError(f"pixels of type {dtype.name} are not read; 8 or 16 bit unsigned, or floating point, are")
+    if dtype.kind not in "buif" or dtype.itemsize > 8:
+        raise UserError(f"pixels of type {dtype.name} are not read; Booleans, integers and floating point are")
     if array.size == 0 or array.ndim not in (2, 3):
         raise UserError(f"an array of shape {array.shape} is no picture")
     pixels = (array[..., None] if array.ndim == 2 else array).astype(np.float64)  # (H, W, C)
-    if dtype.kind == "u":
-        return Image(pixels, dtype, float(np.iinfo(dtype).max), is_2d=array.ndim == 2)
+    is_2d = array.ndim == 2
+    if dtype.kind == "b" or dtype.name in ("uint8", "uint16"):
+        return Image(pixels, dtype, _peak(pixels, dtype), is_2d=is_2d)
     if np.isinf(pixels).any():
         raise UserError("holds infinite values (NaN marks missing pixels)")
     missing = np.any(np.isnan(pixels), axis=-1)
@@ -92,9 +97,22 @@ def from_array(array: np.ndarray) -> Image:
         raise UserError("all pixels are missing (NaN)")
     pixels[missing] = 0
     low, high = float(pixels[~missing].min()), float(pixels[~missing].max())
-    is_bounded = low >= 0 and high <= 1 and (high - low > LEAST_RANGE or high == low)
+    if dtype.kind != "f" and max(-low, high) > WHOLE_MAX:
+        raise UserError(
+            f"holds integers of up to {max(-low, high):.3g}, which are too large to be exact; scale it down"
+        )
+    is_bounded = dtype.kind == "f" and low >= 0 and high <= 1 and (high - low > LEAST_RANGE or high == low)
     peak, low = (1.0, 0.0) if is_bounded else (high - low or 1.0, low)
-    return Image(pixels, dtype, peak, low, is_bounded, array.ndim == 2, None, missing if missing.any() else None)
+    return Image(pixels, dtype, peak, low, is_bounded, is_2d, None, missing if missing.any() else None)
+
+
+def _peak(pixels: np.ndarray, dtype: np.dtype) -> float:
+    """White, by the type; of 16 bit by as many bits as are used."""
+    if dtype.kind == "b":
+        return 1.0
+    highest = pixels.max()
+    bits = (8,) if dtype.itemsize == 1 else BITS
+    return next(2.0**n - 1 for n in bits if highest < 2**n)
 
 
 def without_holes(image: Image) -> Image:
@@ -107,9 +125,14 @@ def without_holes(image: Image) -> Image:
 
 def to_output(pixels: np.ndarray, image: Image) -> np.ndarray:
     """(H, W, C) float -> an array of the size, channels, dtype and range that `image` had in its file."""
-    if image.dtype.kind == "u":
+    if image.dtype.kind != "f":
         pixels = np.rint(pixels)
-    array = (pixels.clip(0, image.peak) if image.is_bounded else pixels).astype(image.dtype)
+    if image.is_bounded:
+        pixels = pixels.clip(0, image.peak)
+    elif image.dtype.kind != "f":
+        limits = np.iinfo(image.dtype)
+        pixels = pixels.clip(max(limits.min, -WHOLE_MAX), min(limits.max, WHOLE_MAX))
+    array = pixels.astype(image.dtype)
     if image.alpha is not None:
         array = np.concatenate([array, image.alpha[..., None]], -1)
     if image.layout is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import dataclass
 
@@ -10,9 +11,13 @@ import torch
 
 from tvae.core.errors import UserError
 from tvae.core.streams import generator
+from tvae.data.image_codec import JPEG_SIGNATURE
 from tvae.data.image_file import Image
 from tvae.data.stack_file import read_picture
 
+log = logging.getLogger(__name__)
+
+NEAR_ZERO = 16  # of 255: what JPEG makes of black
 BLOCK = 5  # pixels along a side
 LARGEST = 1e30  # value, and inverse of the smallest range: what is written in single precision stays finite
 LEAST_RANGE = 1e-2  # of the peak: blocks of a regular pattern may all have the same mean
@@ -97,10 +102,22 @@ def check_missing(missing: np.ndarray | None, source: str) -> None:
         )
 
 
+def is_lossy(path: str) -> bool:
+    """Whether a file is a JPEG, whatever its name."""
+    with open(path, "rb") as file:
+        return file.read(len(JPEG_SIGNATURE)) == JPEG_SIGNATURE
+
+
 def read_mask(path: str, image: Image) -> np.ndarray:
     """(H, W) bool: pixels in which any channel of the file but alpha is nonzero (or NaN)."""
     mask = read_picture(path)
     marked = np.any(mask.pixels != 0, axis=-1)
+    if is_lossy(path):
+        near = np.any((mask.pixels > 0) & (mask.pixels <= NEAR_ZERO), axis=-1)
+        log.warning(
+            "%s: a JPEG file does not keep its values, and %d of %d marked pixels are hardly above 0; "
+            "save the mask as PNG", path, near.sum(), marked.sum(),
+        )  # fmt: skip
     marked = marked if mask.missing is None else marked | mask.missing
     if mask.n_pages == 1 < image.n_pages:
         marked = np.tile(marked, (image.n_pages, 1))  # the same for all pages

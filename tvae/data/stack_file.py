@@ -12,13 +12,13 @@ import tifffile
 
 from tvae.core.errors import UserError, refuse
 from tvae.data.atomic import write_atomically
-from tvae.data.image_codec import ONE_PICTURE, TIFF_SIGNATURES, in_colours, silenced
+from tvae.data.image_codec import NPY_SIGNATURE, ONE_PICTURE, TIFF_SIGNATURES, in_colours, silenced
 from tvae.data.image_encoding import encode
 from tvae.data.image_file import Image, from_array, from_channels, read_image
 from tvae.data.layout import CHANNELS, Layout, layout_of, parse_pages
+from tvae.data.pixel_size import PixelSize
 from tvae.data.regular import check_regular
 
-NPY_SIGNATURE = b"\x93NUMPY"
 ANIMATED = (b"GIF8", b"\x89PNG", b"RIFF")  # files of one or many pictures of 8 bit
 FRAMES = (".gif", ".png", ".webp")
 
@@ -119,15 +119,15 @@ def _read_frames(path: Path, axes: str | None) -> tuple[np.ndarray, Layout] | No
     return array, Layout("TYX" if array.ndim == 3 else "TYXC", array.shape)
 
 
-def write_picture(path: Path, array: np.ndarray, layout: Layout | None) -> None:
+def write_picture(path: Path, array: np.ndarray, layout: Layout | None, pixel_size: PixelSize | None = None) -> None:
     """Write a picture, or with a layout a stack, whole or not at all; the name's ending tells the format."""
-    write_atomically(path, encode_picture(array, layout, path.suffix))
+    write_atomically(path, encode_picture(array, layout, path.suffix, pixel_size))
 
 
-def encode_picture(array: np.ndarray, layout: Layout | None, ending: str) -> bytes:
+def encode_picture(array: np.ndarray, layout: Layout | None, ending: str, pixel_size: PixelSize | None = None) -> bytes:
     """The content of such a file."""
     if layout is None:
-        return encode(array, ending)
+        return encode(array, ending, pixel_size)
     kind = ending.lower()
     buffer = io.BytesIO()
     if kind == ".npy":

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tvae.data.image_encoding import holds_type
-from tvae.data.image_file import to_output, to_png
+from tvae.data.image_file import to_output, to_png, to_screen
 from tvae.data.picture import Picture
 from tvae.data.stack_file import write_picture
 from tvae.restore.restoration import Restored, first_page
@@ -57,7 +57,7 @@ def write_pictures(directory: Path, picture: Picture, restored: Restored) -> dic
             layout = picture.image.layout if is_whole else None
             if layout is not None and "uncertainty" in name:
                 layout = layout.with_channels(picture.noisy.shape[2])
-            write_picture(directory / name, pixels, layout)
+            write_picture(directory / name, pixels, layout, picture.image.pixel_size)
             written[name] = hashlib.sha256((directory / name).read_bytes()).hexdigest()
     return written
 
@@ -69,8 +69,7 @@ def changed_pictures(directory: Path, written: Any) -> list[Path]:
     return [file for file, expected in files if expected not in (None, hashlib.sha256(file.read_bytes()).hexdigest())]
 
 
-def as_shown(picture: Picture, restored: Restored) -> np.ndarray:
-    """(H, W, 1 or 3) in [0, 1]: the restored picture on a screen."""
-    picture, restored = first_page(picture, restored)
-    array = to_png(restored.pixels, picture.image)
-    return (array[..., None] if array.ndim == 2 else array[..., :3]) / np.iinfo(array.dtype).max
+def as_shown(picture: Picture, pixels: np.ndarray) -> np.ndarray:
+    """(h, W, 1 or 3) in [0, 1]: pixels (H, W, C) of the picture, the first page of a stack, on a screen."""
+    array = to_screen(pixels[: picture.page_height], picture.image)
+    return (array[..., None] if array.ndim == 2 else array) / 255

@@ -13,7 +13,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch.utils.tensorboard import SummaryWriter
+from torch.utils.tensorboard.summary import hparams
 
 import tvae
 from tvae.core.fit import Epoch, Fit
@@ -131,14 +133,20 @@ class WrittenRecord(Record):
         self.directory = directory
         purge_step = fit.epoch + 1 if fit.epoch else None
         self.writer = _open_tensorboard(directory / TENSORBOARD_DIR, purge_step)
+        if dataset.picture is not None and fit.epoch == 0:
+            self._show("input", dataset.picture.noisy, 0)
+
+    def _show(self, name: str, pixels: np.ndarray, epoch: int) -> None:
+        """A picture for TensorBoard."""
+        assert self.dataset.picture is not None
+        self.writer.add_image(name, as_shown(self.dataset.picture, pixels), epoch, dataformats="HWC")
 
     def add_epoch(self, epoch: Epoch, restored: Restored | None) -> dict[str, Any]:
         """Also scalars and, every so often, pictures for TensorBoard."""
         row = super().add_epoch(epoch, restored)
         known = {name: value for name, value in {**self.facts, **row}.items() if value is not None and name != "epoch"}
         if restored is not None and self.dataset.picture is not None:
-            shown = as_shown(self.dataset.picture, restored)
-            self.writer.add_image("restored", shown, epoch.epoch, dataformats="HWC")
+            self._show("restored", restored.pixels, epoch.epoch)
         for name, value in known.items():
             self.writer.add_scalar(name, value, epoch.epoch)
         self.writer.add_histogram("pi", self.fit.model.pi.cpu(), epoch.epoch)
@@ -164,6 +172,7 @@ class WrittenRecord(Record):
         super().add_restored(restored)
         assert self.dataset.picture is not None
         self.facts["sha256"] = write_pictures(self.directory, self.dataset.picture, restored)
+        self._show("restored, final", restored.pixels, self.fit.epoch)
 
     def finish(self) -> dict[str, Any]:
         """Also figures, and the entry for comparing runs of a sweep."""
@@ -171,7 +180,12 @@ class WrittenRecord(Record):
         metrics = self.write("finished")
         numbers = {f"final/{k}": v for k, v in metrics.items() if isinstance(v, float) and math.isfinite(v)}
         options = {k: v if isinstance(v, (bool, int, float)) else _plain(v) for k, v in flat(self.config).items()}
-        self.writer.add_hparams(options, numbers, run_name=".")
+        # TensorBoard takes the columns of its table from one of the runs, so that each names what any may have.
+        names = dict.fromkeys([*(f"final/{name}" for name in METRICS_OVER_TIME), *numbers], 0.0)
+        for summary in hparams(options, names) if isinstance(self.writer, SummaryWriter) else ():
+            self.writer.file_writer.add_summary(summary)
+        for name, value in numbers.items():
+            self.writer.add_scalar(name, value, self.fit.epoch)
         self.writer.close()
         return metrics
 

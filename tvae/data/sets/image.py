@@ -173,6 +173,8 @@ def _clean(config: DataConfig, image: Image) -> tuple[np.ndarray | None, float]:
             raise UserError(f"{config.clean}: {size_of(clean)} pixels, but the image has {size_of(image)}")
         if clean.missing is not None:
             raise UserError(f"{config.clean}: has missing pixels (NaN), so nothing can be compared with it")
+        if image.dtype == clean.dtype and image.is_bounded and clean.is_bounded:
+            return clean.pixels, max(image.peak, clean.peak)  # one of them may use more bits than the other
         if image.is_bounded and clean.is_bounded:
             return clean.pixels * (image.peak / clean.peak), image.peak
         return clean.pixels, clean.peak if clean.is_bounded else image.peak
