@@ -117,7 +117,8 @@ private:
     for (int64_t k = first; k < end; ++k)
       std::copy_n(&sums[(k - first) * n_columns], layer.n_out, gradient + k * layer.n_out);
     std::fill(bias + first, bias + end, T(0));
-    for (int64_t r = 0; r < n_rows; ++r) add_row(bias + first, T(1), slopes(i - 1, r) + first, bias + first, end - first);
+    for (int64_t r = 0; r < n_rows; ++r)
+      add_row(bias + first, T(1), slopes(i - 1, r) + first, bias + first, end - first);
   }
 
   // Also those behind the last unit, up to whole vectors, as a layer reads them.

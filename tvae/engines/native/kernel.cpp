@@ -1,4 +1,5 @@
-// The visit of a minibatch, its E-step and gradient by themselves, Adam and products with packed states, in plain C++ behind a C interface.
+// The visit of a minibatch, its E-step and gradient by themselves, Adam and products with packed states, in plain C++
+// behind a C interface.
 //
 // Every layer is a sum of rows: in the first layer the rows whose latents are on, in the others the rows whose hidden
 // unit is not zero, times its value. A set of 64 inputs is a word, and the loop runs over the word's ones, so the cost
