@@ -17,7 +17,7 @@ from tvae.data.stack_file import to_image
 from tvae.options.recipe import prepare
 from tvae.restore import bands
 from tvae.restore.refinement import refine_restored
-from tvae.restore.restoration import Plan, restore
+from tvae.restore.restoration import Plan, Restored, first_page, restore
 from tvae.run.session import Session
 
 OPTIONS = ["dataset.patch_size=4", "model.n_latents=8", "states.n_states=16", "epochs=1", "effort=fast"]
@@ -101,3 +101,13 @@ def test_bands_of_pages_make_no_difference(monkeypatch):
         found.append((first.pixels, refine_restored(picture, first, False, "fast", 0).pixels))
     for whole, by_bands in zip(*found, strict=True):
         np.testing.assert_array_equal(whole, by_bands)
+
+
+def test_the_first_page_for_figures():
+    picture = picture_of(pages()[1])
+    restored = Restored(picture.noisy + 1, picture.noisy + 2, 3.0)
+    page, found = first_page(picture, restored, 2)
+    np.testing.assert_array_equal(page.noisy, picture.noisy[:20:2, ::2])
+    np.testing.assert_array_equal(found.uncertainty, picture.noisy[:20:2, ::2] + 2)
+    assert (page.n_pages, page.image.layout, found.noise_level) == (1, None, 3.0)
+    assert first_page(page, found) == (page, found)

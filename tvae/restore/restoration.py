@@ -47,11 +47,11 @@ class Restored:
     noise_level: float | None = None  # standard deviation of the noise, where it was looked for, in the same units
 
 
-def first_page(picture: Picture, restored: Restored) -> tuple[Picture, Restored]:
-    """Of a stack; a picture that is none is returned as it is."""
-    if picture.image.layout is None:
+def first_page(picture: Picture, restored: Restored, step: int = 1) -> tuple[Picture, Restored]:
+    """Of a stack, every so many pixels; a picture that is none is returned as it is."""
+    if picture.image.layout is None and step == 1:
         return picture, restored
-    own = slice(picture.page_height)
+    own = slice(0, picture.page_height, step), slice(None, None, step)
     alpha = picture.image.alpha
     image = replace(picture.image, layout=None, alpha=None if alpha is None else alpha[own])
     page = replace(

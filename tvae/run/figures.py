@@ -20,6 +20,7 @@ from tvae.data.atomic import write_atomically
 from tvae.data.dataset import Dataset
 from tvae.restore.restoration import Restored, first_page
 
+SHOWN = 2000  # pixels, at most, along a side of what is compared; larger pictures are thinned out
 BETWEEN = (0.2, 0.35, 0.6)  # colour between the pictures of a grid
 TITLES = {"elbo": "ELBO in nats per data point", "sigma": "sigma", "psnr": "PSNR in dB"}
 TRUE = {"elbo": "log_likelihood_true", "sigma": "sigma_true", "psnr": "psnr_input"}
@@ -127,7 +128,8 @@ def draw_comparison(results: Results) -> Figure | None:
     picture, restored, quality = results.dataset.picture, results.restored, results.facts
     if picture is None or restored is None:
         return None
-    picture, restored = first_page(picture, restored)
+    step = math.ceil(max(picture.page_height, picture.noisy.shape[1]) / SHOWN)
+    picture, restored = first_page(picture, restored, step)
     low, high = picture.image.low, picture.image.low + picture.image.peak
     reference = picture.noisy if picture.clean is None else picture.clean
     difference = np.abs(restored.pixels - reference)
