@@ -10,7 +10,7 @@ from tvae.data.image_file import write_image
 from tvae.data.named import camera
 from tvae.data.picture import add_noise
 from tvae.options.recipe import complete
-from tvae.restore.refinement import REFINEMENTS
+from tvae.restore.effort import REFINEMENTS
 
 PAPER = "model.residual=none"
 

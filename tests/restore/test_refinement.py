@@ -16,8 +16,9 @@ from tvae.data.picture import Picture, add_noise, drop_pixels
 from tvae.data.sets.image import ImageConfig
 from tvae.options.recipe import prepare
 from tvae.restore import bands, completion, refinement, similar
+from tvae.restore.effort import REFINEMENTS, Refinement
 from tvae.restore.metrics import psnr
-from tvae.restore.refinement import REFINEMENTS, Refinement, refine_restored
+from tvae.restore.refinement import refine_restored
 from tvae.restore.restoration import Plan, Restored, restore
 from tvae.run.session import Session
 

@@ -23,6 +23,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+N_PER_GROUP = 100  # patches, at least, on average: what limits the number of groups
 N_MIN = 12.0  # patches that a group needs to keep a covariance of its own
 SHARE_MIN = 1e-2  # of a patch; less of it does not count
 CHUNK = 1 << 13  # patches at once

@@ -5,13 +5,14 @@
 The restoration by binary states is the first estimate. Its patches fall into groups, each of which gets a mean and a
 covariance of its own by EM on the noisy patches (`mixture`). The picture that follows says which patches are alike;
 every local group of these is then a Gaussian of its own (`local_groups`). Results for several patch sizes are averaged.
+Where pixels are missing, `filling` does it.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -24,13 +25,12 @@ from tvae.data.patches import extract, uniform_weights, windows
 from tvae.data.picture import Picture
 from tvae.restore.averaging import Accumulator
 from tvae.restore.bands import Band, Bands, chunks, overlapping
-from tvae.restore.completion import complete_pixels
-from tvae.restore.local_filling import fill_locally
+from tvae.restore.effort import REFINEMENTS, Refinement
+from tvae.restore.filling import SIGMA_OF_KNOWN, fill_pixels
 from tvae.restore.local_groups import refine
-from tvae.restore.mixture import CHUNK, Mixture, cluster, fit_mixture, sums_of_groups
+from tvae.restore.mixture import CHUNK, N_PER_GROUP, Mixture, cluster, fit_mixture, sums_of_groups
 from tvae.restore.restoration import Restored, kept
 from tvae.restore.similar import similar_patches
-from tvae.restore.smoothness import smoothest
 
 # The two stated deviations err in opposite directions: that of local groups is too small, for the groups were chosen on
 # the picture itself; that of the mixture too large, for the errors of overlapping patches average out. Their geometric
@@ -38,39 +38,14 @@ from tvae.restore.smoothness import smoothest
 # would take themselves for certain, so that theirs is no less than a share of the noise.
 CALIBRATION = 1.1
 LEAST = 0.05
-N_GROUPS, N_FILL_GROUPS = 200, 100  # of the mixtures, without and with missing pixels
+N_GROUPS = 200
 MUCH_NOISE = 35.0  # deviation in grey levels of 0..255
 SIDE_MIN = 16  # pixels; smaller pictures have too few patches for a covariance
 SIZE_FOR_LITTLE_NOISE, SIZE_FOR_MUCH_NOISE = 8, 10  # pixels along a side of the mixture's patches
 LARGER_GROUPS = 1.4
 N_FITTED = 300_000  # patches, about; of more than that the mixture is fitted to every so many pixels
 N_DENSE = 4_000_000  # pixels; of larger pictures the mixture takes every second patch (docs/pictures.md)
-N_PER_GROUP = 100  # patches, at least, on average
-FILL_SIZE, FILL_SIZE_OF_COLOUR = 8, 5  # pixels along a side of the patches that missing pixels are filled in by
-SIGMA_OF_KNOWN = 1 / 255  # of the peak: deviation of pixels that are taken for exact
 SIGMA_MIN = 1e-4  # of the peak; less noise than that is taken for none
-
-
-@dataclass(frozen=True)
-class Refinement:
-    """How much is done."""
-
-    n_rounds: int = 3  # of EM
-    local: tuple[tuple[int, int], ...] = ((5, 45), (6, 60), (8, 90))  # patch size and group size, averaged
-    is_repeated: bool = False  # local groups once more, found on the picture that they gave
-    step: int = 3  # pixels between the patches that groups are formed around
-    radius: int = 15  # pixels: how far away alike patches are looked for
-    n_fill_rounds: int = 3  # of EM, where pixels are missing
-    n_fill_passes: int = 8  # of filling from local groups, each on the result of the one before
-    fill_size: int = 5  # pixels along a side of their patches
-    n_fill_similar: int = 30  # patches of such a group
-
-
-REFINEMENTS = {
-    "fast": Refinement(n_rounds=2, local=((6, 60),), n_fill_rounds=2, n_fill_passes=2),
-    "default": Refinement(),
-    "best": Refinement(n_rounds=4, is_repeated=True, step=2, n_fill_rounds=5, n_fill_passes=16),
-}
 
 
 def patch_size_for(sigma: float, peak: float) -> int:
@@ -109,50 +84,6 @@ def refine_restored(
     return Restored(pixels, uncertainty, units.std * sigma)
 
 
-def fill_pixels(
-    y: Tensor,
-    known: Tensor,
-    pilot: Tensor,
-    sigma: float,
-    plan: Refinement,
-    rng: torch.Generator,
-    n_pages: int,
-    bands: Bands,
-) -> Tensor:
-    """(2, H, W, C): mean and deviation of every pixel, where some are missing."""
-    height = y.shape[0] // n_pages
-    size = min(FILL_SIZE if y.shape[2] == 1 else FILL_SIZE_OF_COLOUR, height, y.shape[1])
-    n_patches = (height - size + 1) * (y.shape[1] - size + 1) * n_pages
-    n_groups = max(1, min(N_FILL_GROUPS, n_patches // N_PER_GROUP))
-    if sigma <= SIGMA_OF_KNOWN:
-        pages = (each.chunk(n_pages) for each in (y, known, pilot))
-        pilot = torch.cat([smoothest(*page) for page in zip(*pages, strict=True)])
-    found = complete_pixels(y, known, pilot, sigma**2, size, n_groups, plan.n_fill_rounds, rng, n_pages, bands)
-    variance = found[1].clone()
-    size, n_similar = min(plan.fill_size, height, y.shape[1]), plan.n_fill_similar
-
-    def of_band(band: Band) -> Tensor:
-        images = y[band.page], known[band.page], pilot[band.page]
-        groups = similar_patches(images[2], size, plan.step, plan.radius, n_similar, band.rows)
-        return fill_locally(*images, groups, size, sigma**2, band.rows)
-
-    for i in range(plan.n_fill_passes):
-        pilot = (torch.where(known, y, found[0]) if sigma <= SIGMA_OF_KNOWN else found[0]).to(y.dtype)
-        bands.fill(f"filled again {i}", found, n_pages, of_band)
-    found[1] = deviation_of_filled(found[1], variance) if sigma <= SIGMA_OF_KNOWN else (found[1] * variance).pow(0.25)
-    return found
-
-
-def deviation_of_filled(local: Tensor, variance: Tensor) -> Tensor:
-    """From the variance that local groups state, and that of the mixture. The larger, the more local groups understate.
-
-    The powers are those with the best calibration on development pictures (docs/quality.md).
-    """
-    level = 1 / 255  # grey values are whole
-    variance = (local / level**2).pow(1.2) * (variance / level**2).pow(0.1) + 0.25
-    return level * variance.sqrt()
-
-
 def refine_pixels(
     y: Tensor,
     pilot: Tensor,
@@ -167,17 +98,22 @@ def refine_pixels(
 
     `y`, `pilot` (H, W, C): the picture and its first estimate; `sigma`: a guess of the noise.
     """
+    wide, stride = torch.zeros(2, *y.shape), stride_for(y)
+    sigma2, local = sigma**2, plan.first if stride == 1 else ()
+
+    def of_band(band: Band) -> Tensor:
+        now = replace(plan, local=local)
+        return by_local_groups(y[band.page], pilot[band.page], sigma2, patch_size, now, band.rows, bands.within)
+
+    if local:
+        bands.fill("first", wide, n_pages, of_band)
+        pilot = wide[0].clone()
     bands.watch("fit", 0.0)
-    mixture = mixture_of(y, pilot, sigma**2, patch_size, plan, rng, n_pages)
-    sigma2, stride = mixture.sigma2, stride_for(y)
-    wide = torch.zeros(2, *y.shape)
+    mixture = mixture_of(y, pilot, sigma2, patch_size, plan, rng, n_pages)
+    sigma2, local = mixture.sigma2, plan.local
     bands.fill("mixture", wide, n_pages, lambda band: by_mixture(y[band.page], mixture, patch_size, band.rows, stride))
     pilot, variance = wide
     found = torch.zeros(2, *y.shape, dtype=torch.float64)
-
-    def of_band(band: Band) -> Tensor:
-        return by_local_groups(y[band.page], pilot[band.page], sigma2, patch_size, plan, band.rows, bands.within)
-
     bands.fill("local", found, n_pages, of_band)
     if plan.is_repeated:
         again = torch.zeros_like(found)

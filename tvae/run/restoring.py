@@ -17,7 +17,8 @@ from tvae.data.picture import Picture
 from tvae.data.sets.image import ImageConfig
 from tvae.options.schema import Config
 from tvae.restore.bands import Bands, Watch, nobody
-from tvae.restore.refinement import REFINEMENTS, refine_restored
+from tvae.restore.effort import REFINEMENTS
+from tvae.restore.refinement import refine_restored
 from tvae.restore.restoration import Plan, Restored, restore
 from tvae.run.files import BANDS
 from tvae.run.ranks import Ranks
@@ -65,8 +66,8 @@ def stages(config: Config, picture: Picture) -> dict[str, float]:
         passes = {f"filled again {i}": 0.5 / plan.n_fill_passes for i in range(plan.n_fill_passes)}
         return {"states": 0.05, "fit": 0.35, "filled": 0.1, **passes}
     if not plan.is_repeated:
-        return {"states": 0.1, "fit": 0.2, "mixture": 0.1, "local": 0.6}
-    return {"states": 0.05, "fit": 0.1, "mixture": 0.05, "local": 0.4, "again": 0.4}
+        return {"states": 0.1, "first": 0.1, "fit": 0.2, "mixture": 0.1, "local": 0.5}
+    return {"states": 0.05, "first": 0.05, "fit": 0.1, "mixture": 0.05, "local": 0.4, "again": 0.35}
 
 
 class KeptBands(Bands):
