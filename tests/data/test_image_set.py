@@ -240,7 +240,7 @@ def test_mistakes_in_files(load, tmp_path, options, message):
         (["dataset=bars", "image=a.png"], "image=a.png: dataset=bars is no image"),
         (["dataset=house", "noise=-1"], "noise=-1.0: must be at least 0"),
         (["dataset=house", "noise=inf"], "noise=inf: must be a finite number"),
-        (["dataset=house", "noise=nan"], "noise=nan: must be at least 0"),
+        (["dataset=house", "noise=nan"], "noise=nan: must be a finite number"),
         (["dataset=house", "missing=1"], "missing=1.0: must be below 1"),
         (["dataset.patch_size=8", "dataset.stride=9"], "dataset.stride=9: must be at most dataset.patch_size=8"),
         (["dataset=house", "dataset.average=median"], "must be one of uniform, gaussian"),
