@@ -32,7 +32,8 @@ from skimage.restoration import (
 from tvae.core.errors import UserError
 from tvae.data.atomic import write_atomically
 from tvae.data.named import read_named
-from tvae.data.picture import add_noise, drop_values, known_values
+from tvae.data.noise_level import known_values
+from tvae.data.picture import add_noise, drop_values
 from tvae.restore.metrics import psnr
 
 SEEDS = (0, 1, 2)

@@ -25,7 +25,7 @@ def denoise(config: Config, path: Path) -> dict[str, Any]:
     if config.run is not None:
         return restore_run(config, path)
     problem = "nothing to denoise: give image=FILE, or noise=LEVEL to add noise to the data set's picture"
-    refuse(config.image is None and config.noise is None, problem)
+    refuse(config.image is config.noise is None and config.corruption == "none", problem)
     return train_on_any(config, path)
 
 

@@ -37,7 +37,10 @@ except ImportError:
 
 OBJECTIVES = ("elbo", "elbo_test", "psnr")
 # ELBOs of different data cannot be compared.
-OF_THE_DATA = ("dataset.", "noise", "missing", "n_patches", "image", "mask", "corruption_seed")
+OF_THE_DATA = (
+    "dataset.", "noise", "missing", "corruption", "peak", "correlation", "outliers", "quality", "sigma_map", "image",
+    "mask", "n_patches",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from tvae.data.image_file import from_array
-from tvae.data.picture import Picture, add_noise, drop_pixels, drop_values, known_values
+from tvae.data.noise_level import known_values
+from tvae.data.picture import Picture, add_noise, drop_pixels, drop_values
 
 
 def test_noise_has_the_wanted_statistics():

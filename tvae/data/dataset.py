@@ -19,6 +19,7 @@ from tvae.core.fields import option
 from tvae.core.fit import FitConfig
 from tvae.core.model import Model
 from tvae.core.source import Source
+from tvae.data.noise_model import KINDS as NOISE_KINDS
 from tvae.data.picture import Picture, scale_problem
 from tvae.data.whitening import Whitening
 
@@ -74,6 +75,10 @@ class DatasetConfig:
     def open(self, config: DataConfig) -> Any:
         """What has to be read before options can be chosen; it is handed to `complete` and `make`, and read once."""
 
+    def look(self, config: DataConfig, opened: Any) -> Any:
+        """What was read, or was in memory, together with what can be found out about it."""
+        return opened
+
     def complete(self, config: DataConfigT, opened: Any) -> DataConfigT:
         """A copy of the configuration in which options that this data set decides are no longer open (None)."""
         raise NotImplementedError
@@ -104,10 +109,21 @@ class DataConfig(FitConfig):
     missing_per: str = option(
         "pixel", "what is dropped: whole pixels, or each channel's values", choices=("pixel", "channel")
     )
+    corruption: str = option(
+        "none",
+        "of the image, beside noise and missing: photon counts, correlated noise, salt and pepper, JPEG",
+        choices=("none", "poisson", "correlated", "saltpepper", "jpeg"),
+    )
+    peak: Optional[float] = option(None, "poisson: photons where the image is white", gt=0, lt=math.inf)
+    correlation: float = option(1.0, "correlated: pixels that the noise is blurred by", gt=0, le=16)
+    outliers: Optional[float] = option(None, "saltpepper: fraction of the values", ge=0, lt=1)
+    quality: Optional[int] = option(None, "jpeg: of the file", ge=1, le=95)
     task: str = option("train", "what was asked for; every command sets its own", choices=TASKS)
     keep_known: Optional[bool] = option(
         None, "known pixels of an incomplete image stay as they are; null: unless noise was added, never in denoise"
     )
+    noise_model: str = option("auto", "of what kind the noise is; auto: found out", choices=("auto", *NOISE_KINDS))
+    sigma_map: Optional[str] = option(None, "file of the image's size: the noise's standard deviation at every pixel")
     effort: str = option("default", "how long an image may take, by choice of the open options", choices=EFFORTS)
     corruption_seed: int = option(0, "of noise and missing pixels; apart from the run's seed", ge=0)
     n_patches: Optional[int] = option(None, "patches of natural images to train on; null: 100,000", ge=1)
@@ -130,7 +146,10 @@ DataConfigT = TypeVar("DataConfigT", bound=DataConfig)
 ONLY_FOR_SOME = {
     "n_patches": "is for patches of natural images, not for dataset={}",
     **dict.fromkeys(
-        ("noise", "missing", "image", "axes", "pages", "clean", "mask", "keep_known", "effort"),
+        (
+            *("noise", "missing", "missing_per", "corruption", "peak", "correlation", "outliers", "quality"),
+            *("noise_model", "sigma_map", "image", "axes", "pages", "clean", "mask", "keep_known", "effort"),
+        ),
         "dataset={} is no image",
     ),
 }

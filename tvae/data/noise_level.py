@@ -20,7 +20,6 @@ from torch import Tensor
 
 from tvae.core.streams import generator
 from tvae.data.patches import extract, positions
-from tvae.data.picture import known_values
 
 BLOCK = 64  # pixels along a side of the parts that are looked at
 PATCH_SIZE = 7
@@ -59,6 +58,11 @@ def diagonal_details(pixels: np.ndarray, missing: np.ndarray | None) -> float:
     is_free = around.permute(1, 2, 0).numpy()[is_whole] <= CLIPPED
     details = np.abs(blocks[is_whole])
     return float(np.median(details[is_free] if is_free.mean() >= LEFT_MIN else details)) / 2 / 0.6745
+
+
+def known_values(missing: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """(H, W, C) bool from a mask of pixels (H, W) or of values (H, W, C)."""
+    return np.broadcast_to(~(missing if missing.ndim == 3 else missing[..., None]), shape)
 
 
 def at_extremes(pixels: np.ndarray, known: np.ndarray | None = None) -> np.ndarray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -13,13 +14,17 @@ from tvae.core.errors import UserError
 from tvae.core.streams import generator
 from tvae.data.image_codec import JPEG_SIGNATURE
 from tvae.data.image_file import Image
+from tvae.data.noise_level import known_values
+from tvae.data.noise_model import NoiseModel
 from tvae.data.stack_file import read_picture
+from tvae.data.treatment import Treatment
 
 log = logging.getLogger(__name__)
 
 NEAR_ZERO = 16  # of 255: what JPEG makes of black
 BLOCK = 5  # pixels along a side
 LARGEST = 1e30  # value, and inverse of the smallest range: what is written in single precision stays finite
+NEARLY = 0.9  # share of known values
 LEAST_RANGE = 1e-2  # of the peak: blocks of a regular pattern may all have the same mean
 
 
@@ -32,6 +37,9 @@ class Picture:
     clean: np.ndarray | None  # (H, W, C) float64, where it is known
     missing: np.ndarray | None  # (H, W) bool, or (H, W, C) if channels are missing one by one; None: nothing is
     peak: float  # for PSNR and SSIM
+    sigma: float | None = None  # of the noise, where it is known
+    noise_model: NoiseModel | None = None  # what was found out about the noise
+    treatment: Treatment | None = None  # before the restoration; None: it is restored as it is
 
     def parts(self) -> tuple[np.ndarray | None, ...]:
         """All that results follow from; None: there is no such part."""
@@ -42,6 +50,28 @@ class Picture:
     def known(self) -> np.ndarray | None:
         """(H, W, C) bool: which values are known; None: all of them."""
         return None if self.missing is None else known_values(self.missing, self.noisy.shape)
+
+    @cached_property
+    def seen(self) -> Picture:
+        """As it is restored: after its treatment."""
+        if self.treatment is None:
+            return self
+        is_known = np.ones(self.noisy.shape, dtype=bool) if self.known is None else self.known
+        if self.treatment.outliers is not None:
+            is_known = is_known & ~self.treatment.outliers
+        if self.treatment.replaced is not None:
+            is_known = np.ones(self.noisy.shape, dtype=bool)
+        pixels = np.where(is_known, self.treatment.forward(self.noisy), 0)
+        low, high = float(pixels[is_known].min()), float(pixels[is_known].max())
+        image = Image(pixels, pixels.dtype, high - low, low, is_bounded=False, layout=self.image.layout)
+        if not self.treatment.steps:
+            image = self.image
+        missing = None if is_known.all() else ~is_known
+        return Picture(image, pixels, None, missing, image.peak, self.treatment.sigma)
+
+    def is_nearly_whole(self, keeps_known: bool) -> bool:
+        """Whether a first estimate may stand for what is missing, as it can for a few values among noisy ones."""
+        return self.known is None or (not keeps_known and bool(self.known.mean() >= NEARLY))
 
     @property
     def n_pages(self) -> int:
@@ -144,11 +174,6 @@ def drop_values(shape: tuple[int, ...], missing: float, seed: int) -> np.ndarray
 def drop_pixels(shape: tuple[int, ...], missing: float, seed: int) -> np.ndarray:
     """(H, W) bool, true for round(missing * H * W) pixels at random."""
     return drop_values(shape[:2], missing, seed)
-
-
-def known_values(missing: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """(H, W, C) bool from a mask of pixels (H, W) or of values (H, W, C)."""
-    return np.broadcast_to(~(missing if missing.ndim == 3 else missing[..., None]), shape)
 
 
 def size_of(image: Image) -> str:

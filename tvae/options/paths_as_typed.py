@@ -21,7 +21,7 @@ from hydra.errors import HydraException
 from tvae.core.errors import UserError, refuse
 
 RUN_DIR = "hydra.run.dir"
-PATHS = ("image", "clean", "mask", "output", "run", "init_from", "data_dir", "dataset.file", RUN_DIR)
+PATHS = ("image", "clean", "mask", "sigma_map", "output", "run", "init_from", "data_dir", "dataset.file", RUN_DIR)
 LISTS = ("pages", "axes")  # which have commas of their own
 MISSING = "???"  # what OmegaConf takes for a value that has yet to be given
 TYPED = re.compile(rf"(\+{{0,2}}(?:{'|'.join(map(re.escape, (*PATHS, *LISTS)))}))=(.*)", re.DOTALL)

@@ -19,7 +19,7 @@ def prepare(config: Config, opened: Any = None) -> tuple[Config, Dataset]:
 
     `opened`: what the data set would have read, where it is in memory already.
     """
-    opened = config.dataset.open(config) if opened is None else opened
+    opened = config.dataset.look(config, config.dataset.open(config) if opened is None else opened)
     config = complete(config, opened)
     return config, config.dataset.make(config, opened).check(config.dataset.name)
 

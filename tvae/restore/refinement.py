@@ -66,12 +66,17 @@ def refine_restored(
         return first
     known = np.ones(picture.noisy.shape, dtype=bool) if picture.known is None else picture.known
     units = Units(float(picture.noisy[known].mean()), picture.grey_range)
-    noisy, pilot = (units.to_model(torch.from_numpy(each)).float() for each in (picture.noisy, first.pixels))
+    is_whole = picture.is_nearly_whole(keep_observed)
+    values = np.where(known, picture.noisy, first.pixels) if is_whole else picture.noisy
+    noisy, pilot = (units.to_model(torch.from_numpy(each)).float() for each in (values, first.pixels))
     plan, rng = REFINEMENTS[effort], generator(seed, "groups")
-    sigma = max(estimate_noise(picture.noisy, picture.missing) / units.std, SIGMA_MIN)
-    if picture.missing is None:
+    told = picture.sigma
+    level = estimate_noise(values, None if is_whole else picture.missing) if told is None else told
+    sigma = max(level / units.std, SIGMA_MIN)
+    if is_whole:
         size = min(patch_size_for(sigma, 1.0), picture.page_height, noisy.shape[1])
-        found, sigma = refine_pixels(noisy, pilot, sigma, size, plan, rng, picture.n_pages, bands)
+        is_told = told is not None
+        found, sigma = refine_pixels(noisy, pilot, sigma, size, plan, rng, picture.n_pages, bands, is_told)
     else:
         sigma = SIGMA_OF_KNOWN if keep_observed else max(sigma, SIGMA_OF_KNOWN)
         found = fill_pixels(noisy, torch.tensor(known), pilot, sigma, plan, rng, picture.n_pages, bands)
@@ -93,10 +98,11 @@ def refine_pixels(
     rng: torch.Generator,
     n_pages: int,
     bands: Bands,
+    is_told: bool = False,
 ) -> tuple[Tensor, float]:
     """(2, H, W, C): mean and deviation of every pixel; and the deviation of the noise as found on the way.
 
-    `y`, `pilot` (H, W, C): the picture and its first estimate; `sigma`: a guess of the noise.
+    `y`, `pilot` (H, W, C): the picture and its first estimate; `sigma`: a guess of the noise, or what it is.
     """
     wide, stride = torch.zeros(2, *y.shape), stride_for(y)
     sigma2, local = sigma**2, plan.first if stride == 1 else ()
@@ -109,7 +115,7 @@ def refine_pixels(
         bands.fill("first", wide, n_pages, of_band)
         pilot = wide[0].clone()
     bands.watch("fit", 0.0)
-    mixture = mixture_of(y, pilot, sigma2, patch_size, plan, rng, n_pages)
+    mixture = mixture_of(y, pilot, sigma2, patch_size, plan, rng, n_pages, is_told)
     sigma2, local = mixture.sigma2, plan.local
     bands.fill("mixture", wide, n_pages, lambda band: by_mixture(y[band.page], mixture, patch_size, band.rows, stride))
     pilot, variance = wide
@@ -130,7 +136,14 @@ def stride_for(y: Tensor) -> int:
 
 
 def mixture_of(
-    y: Tensor, pilot: Tensor, sigma2: float, patch_size: int, plan: Refinement, rng: torch.Generator, n_pages: int
+    y: Tensor,
+    pilot: Tensor,
+    sigma2: float,
+    patch_size: int,
+    plan: Refinement,
+    rng: torch.Generator,
+    n_pages: int,
+    is_told: bool = False,
 ) -> Mixture:
     """Fitted to patches of y, from groups of the pilot's; too many are thinned out."""
     height, width, _ = y.shape
@@ -145,7 +158,8 @@ def mixture_of(
     low, high = y.min(), y.max()
     is_free = torch.cat([((x == low) | (x == high)).float().mean(1) <= CLIPPED for x in patches.split(CHUNK)])
     of_free = sums if is_free.all() else sums_of_groups(patches[is_free], group[is_free], n_groups)
-    sigma2 = min(sigma2, of_free.noise_variance(sigma2))
+    if not is_told:
+        sigma2 = min(sigma2, of_free.noise_variance(sigma2))
     return fit_mixture(patches, sums, sigma2, plan.n_rounds)
 
 

@@ -111,6 +111,14 @@ def _weights(plan: Plan) -> Tensor:
     return AVERAGES[plan.average](plan.patch_size)
 
 
+def take_back(picture: Picture, restored: Restored) -> Restored:
+    """What was restored of `picture.seen`, before its treatment."""
+    treatment = picture.treatment
+    if treatment is None or not treatment.steps:
+        return restored
+    return Restored(*treatment.back(restored.pixels, restored.uncertainty), treatment.noise_level)
+
+
 def _moments(
     fit: Fit, x: Tensor, observed: Tensor | None, packed: Tensor, index: Tensor, n_rounds: int
 ) -> tuple[Tensor, Tensor]:

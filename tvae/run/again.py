@@ -49,7 +49,7 @@ def restore_run(config: Config, path: Path) -> dict[str, Any]:
     saved = load_run(source, ranks, "run")
     theirs.states.memmap = False
     theirs.device, theirs.threads, theirs.data_dir = config.device, config.threads, config.data_dir
-    theirs.keep_known = config.task == "inpaint" and theirs.noise is None
+    theirs.keep_known = config.task == "inpaint" and theirs.noise is None and theirs.corruption == "none"
     theirs, dataset = ranks.in_turn(lambda: prepare(theirs))
     if dataset.picture is None:
         raise UserError(f"run={source}: was trained on {theirs.dataset.name}, which is no image")

@@ -19,6 +19,7 @@ from tvae.core.states import unpack
 from tvae.data.atomic import write_atomically
 from tvae.data.dataset import Dataset
 from tvae.restore.restoration import Restored, first_page
+from tvae.run.noise_figure import draw_noise
 
 SHOWN = 2000  # pixels, at most, along a side of what is compared; larger pictures are thinned out
 BETWEEN = (0.2, 0.35, 0.6)  # colour between the pictures of a grid
@@ -160,12 +161,19 @@ def draw_comparison(results: Results) -> Figure | None:
     return figure
 
 
+def draw_noise_of(results: Results) -> Figure | None:
+    """Variance against brightness, and correlation between neighbours."""
+    picture = results.dataset.picture
+    return None if picture is None or picture.noise_model is None else draw_noise(picture.noise_model)
+
+
 # File name -> what it shows; None: there is nothing to show.
 FIGURES: dict[str, Callable[[Results], Figure | None]] = {
     "decoder.png": draw_decoder,
     "latents.png": draw_latents,
     "training.png": draw_training,
     "comparison.png": draw_comparison,
+    "noise.png": draw_noise_of,
 }
 
 

@@ -14,7 +14,7 @@ from tvae.options.schema import Config
 @torch.no_grad()
 def known_facts(config: Config, dataset: Dataset) -> dict[str, float]:
     """Values of metrics.json, beside ELBO and sigma."""
-    if dataset.picture is not None and config.noise is not None:
+    if dataset.picture is not None and config.noise is not None and config.corruption not in ("poisson", "jpeg"):
         return {"sigma_true": config.noise * dataset.picture.image.peak / 255}
     if dataset.truth is None:
         return {}

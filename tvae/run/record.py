@@ -75,6 +75,7 @@ class Record:
             "seconds_total": self.seconds_total(),
             "sigma": last.get("sigma"),
             **self.facts,
+            "noise_model": self._noise_model(),
             "seed": self.config.seed,
             "device": str(self.fit.device),
             "version": tvae.__version__,
@@ -84,6 +85,11 @@ class Record:
     def seconds_total(self) -> float:
         """Of training and restoration; of a run that was interrupted, as far as it was not lost."""
         return self.seconds_before + time.monotonic() - self.started
+
+    def _noise_model(self) -> dict[str, Any] | None:
+        """What was found out about the noise of a picture."""
+        picture = self.dataset.picture
+        return None if picture is None or picture.noise_model is None else picture.noise_model.facts()
 
     def results(self) -> Results:
         return Results(self.fit, self.dataset, self.history, self.facts, self.restored)
@@ -206,7 +212,7 @@ class RestoredRecord(Record):
         assert self.dataset.picture is not None
         assert self.restored is not None
         self.facts["sha256"] = write_pictures(self.directory, self.dataset.picture, self.restored)
-        write_figures(self.directory / FIGURE_DIR, self.results(), ["comparison.png"])
+        write_figures(self.directory / FIGURE_DIR, self.results(), ["comparison.png", "noise.png"])
         metrics = self.metrics("finished")
         write_json(self.directory / METRICS, metrics)
         return metrics

@@ -17,9 +17,9 @@ from tvae.data.picture import Picture
 from tvae.data.sets.image import ImageConfig
 from tvae.options.schema import Config
 from tvae.restore.bands import Bands, Watch, nobody
+from tvae.restore.coarser import refine_seen
 from tvae.restore.effort import REFINEMENTS
-from tvae.restore.refinement import refine_restored
-from tvae.restore.restoration import Plan, Restored, restore
+from tvae.restore.restoration import Plan, Restored, restore, take_back
 from tvae.run.files import BANDS
 from tvae.run.ranks import Ranks
 from tvae.run.sealed import DamagedCheckpoint, read, write
@@ -29,7 +29,7 @@ N_DENSE = 1_000_000  # pixels (docs/pictures.md)
 
 
 def restore_by_states(fit: Fit, picture: Picture, config: Config, n_rounds: int, bands: Bands) -> Restored:
-    """As the model has it; `n_rounds`: E-steps before."""
+    """What is seen of a picture, as the model has it; `n_rounds`: E-steps before."""
     options = config.dataset
     assert isinstance(options, ImageConfig)
     assert options.patch_size is not None
@@ -37,7 +37,7 @@ def restore_by_states(fit: Fit, picture: Picture, config: Config, n_rounds: int,
     keeps = bool(config.keep_known)
     stride = stride_of_states(config, picture)
     plan = Plan(options.patch_size, options.train_stride, stride, options.average, n_rounds, keeps)
-    return restore(fit, picture, plan, bands)
+    return restore(fit, picture.seen, plan, bands)
 
 
 def stride_of_states(config: Config, picture: Picture) -> int:
@@ -52,9 +52,10 @@ def stride_of_states(config: Config, picture: Picture) -> int:
 def restore_picture(fit: Fit, picture: Picture, config: Config, bands: Bands) -> Restored:
     """By states, and with Gaussian residuals, if they are wanted."""
     if config.model.residual == "none":
-        return restore_by_states(fit, picture, config, config.restore_rounds, bands)
+        return take_back(picture, restore_by_states(fit, picture, config, config.restore_rounds, bands))
     first = restore_by_states(fit, picture, config, 0, bands)  # an estimate whose details hardly matter
-    return refine_restored(picture, first, bool(config.keep_known), config.effort, config.seed, bands)
+    refined = refine_seen(picture, first, bool(config.keep_known), config.effort, config.seed, bands)
+    return take_back(picture, refined)
 
 
 def stages(config: Config, picture: Picture) -> dict[str, float]:
@@ -62,7 +63,7 @@ def stages(config: Config, picture: Picture) -> dict[str, float]:
     if config.model.residual == "none":
         return {"states": 1.0}
     plan = REFINEMENTS[config.effort]
-    if picture.missing is not None:
+    if not picture.seen.is_nearly_whole(bool(config.keep_known)):
         passes = {f"filled again {i}": 0.5 / plan.n_fill_passes for i in range(plan.n_fill_passes)}
         return {"states": 0.05, "fit": 0.35, "filled": 0.1, **passes}
     if not plan.is_repeated:

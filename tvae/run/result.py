@@ -47,7 +47,7 @@ def check_output(config: Config, path: Path, picture: Picture | None) -> None:
     refuse(target.is_dir(), f"{what}: is a folder; name a file in it")
     refuse(not target.parent.is_dir(), f"{what}: there is no folder {target.parent}")
     _content(picture.noisy, picture.image, ending)
-    for name in ("image", "clean", "mask"):
+    for name in ("image", "clean", "mask", "sigma_map"):
         given = getattr(config, name)
         is_same = given is not None and target.exists() and Path(given).exists() and target.samefile(given)
         refuse(is_same, f"{what}: is what {name}= reads; name another file")

@@ -150,7 +150,9 @@ def data_problem(path: Path, config: Config, fingerprint: str) -> str | None:
         return None
     if theirs is None:
         return f"its {FINGERPRINT} cannot be read, so it is not known whether the data are still the same"
-    files = [f"{name}={getattr(config, name)}" for name in ("image", "mask", "clean") if getattr(config, name)]
+    files = [
+        f"{name}={getattr(config, name)}" for name in ("image", "mask", "clean", "sigma_map") if getattr(config, name)
+    ]
     what = "picture has" if "image" in config.dataset.takes else "data have"
     return f"the {what} changed since that run ({', '.join(files) or f'dataset={config.dataset.name}'})"
 

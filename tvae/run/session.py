@@ -24,7 +24,7 @@ from tvae.data.picture import Picture
 from tvae.options.recipe import prepare
 from tvae.options.schema import Config
 from tvae.restore.bands import Bands
-from tvae.restore.restoration import Restored
+from tvae.restore.restoration import Restored, take_back
 from tvae.run import checkpoint
 from tvae.run.cadence import Cadence
 from tvae.run.connection import join
@@ -187,7 +187,8 @@ class Session:
         """The picture as of now, where its quality is recorded."""
         if self.path is None or self.dataset.picture is None:
             return None
-        return restore_by_states(self.fit, self.dataset.picture, self.config, 0, Bands(self.ranks))
+        seen = restore_by_states(self.fit, self.dataset.picture, self.config, 0, Bands(self.ranks))
+        return take_back(self.dataset.picture, seen)
 
     def _is_due(self, cadence: Cadence) -> bool:
         return self.path is not None and cadence.saves_within_epoch()

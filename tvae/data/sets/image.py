@@ -19,19 +19,19 @@ import numpy as np
 
 from tvae.core.errors import UserError
 from tvae.core.fields import option
-from tvae.data.dataset import DataConfig, DataConfigT, Dataset, DatasetConfig
+from tvae.data.corruption import corrupt, corruption_problems
+from tvae.data.dataset import ONLY_FOR_SOME, DataConfig, DataConfigT, Dataset, DatasetConfig
 from tvae.data.image_file import Image, without_holes
 from tvae.data.named import read_named
-from tvae.data.noise_level import diagonal_details
+from tvae.data.noise_level import diagonal_details, known_values
+from tvae.data.noise_treatment import with_noise_model
 from tvae.data.patch_source import PatchSource
 from tvae.data.patches import AVERAGES
 from tvae.data.picture import (
     Picture,
-    add_noise,
     check_content,
     check_missing,
     drop_values,
-    known_values,
     read_mask,
     size_of,
 )
@@ -50,7 +50,7 @@ STRIDE_OF_FIRST = {"fast": 3, "default": 2, "best": 1}
 class ImageConfig(DatasetConfig):
     names = ("house", "barbara", "castle", "camera", "file")
     schema = "image"
-    takes = ("noise", "missing", "image", "axes", "pages", "clean", "mask", "keep_known", "effort")
+    takes = tuple(name for name in ONLY_FOR_SOME if name != "n_patches")
 
     name: str = option("", "the picture, or file: the one in `image`", choices=names)
     patch_size: Optional[int] = option(None, "pixels along a side of a patch; null: by the noise", ge=1)
@@ -68,17 +68,22 @@ class ImageConfig(DatasetConfig):
             check_missing(missing, config.mask or config.image or self.name)
             image = without_holes(image)
         clean, peak = _clean(config, image)
-        noisy = image.pixels
-        if config.noise is not None:
-            noisy = add_noise(noisy, config.noise, config.corruption_seed, image.peak)
+        noisy = corrupt(image.pixels, config, image.peak)
         if missing is not None:
             noisy = np.where(known_values(missing, noisy.shape), noisy, 0)
         check_content(noisy, missing, config.image or self.name)
         return Picture(image, noisy, clean, missing, peak)
 
+    def look(self, config: DataConfig, opened: Picture) -> Picture:
+        """With what its noise is, and what is to be done about it."""
+        keeps_known = _keeps_known(config) if config.keep_known is None else config.keep_known
+        if keeps_known and opened.missing is not None:  # whose known values count as exact
+            return opened
+        return with_noise_model(opened, config.noise_model, config.sigma_map)
+
     def complete(self, config: DataConfigT, opened: Picture) -> DataConfigT:
-        sides = opened.page_height, opened.noisy.shape[1]
-        noise = diagonal_details(opened.noisy, opened.missing) * 255 / opened.grey_range
+        sides, seen = (opened.page_height, opened.noisy.shape[1]), opened.seen
+        noise = diagonal_details(seen.noisy, seen.missing) * 255 / seen.grey_range
         by_noise = 12 if noise > 35 else 10 if noise > 20 else 8
         patch_size = self.patch_size or min(by_noise, *sides)
         n_places = math.prod(max(1, side - patch_size + 1) for side in sides) * opened.n_pages
@@ -105,7 +110,7 @@ class ImageConfig(DatasetConfig):
                 f"{config.image or self.name}: {size_of(opened.image)} pixels are smaller than a patch of "
                 f"{size}x{size} (dataset.patch_size)"
             )
-        return Dataset(PatchSource(opened, size, stride), (size, size, n_channels), picture=opened)
+        return Dataset(PatchSource(opened.seen, size, stride), (size, size, n_channels), picture=opened)
 
     def problems(self, config: DataConfig) -> list[str]:
         wrong = {
@@ -119,7 +124,11 @@ class ImageConfig(DatasetConfig):
                 self.patch_size is not None and self.stride > self.patch_size
             ),
         }
-        return super().problems(config) + [problem for problem, is_wrong in wrong.items() if is_wrong]
+        return (
+            super().problems(config)
+            + corruption_problems(config)
+            + [problem for problem, is_wrong in wrong.items() if is_wrong]
+        )
 
 
 def _epochs(config: DataConfig, n_points: float) -> int:
@@ -133,7 +142,7 @@ def _stride_of_first(config: DataConfig) -> int:
 
 
 def _keeps_known(config: DataConfig) -> bool:
-    return config.noise is None and config.task != "denoise"
+    return config.noise is None and config.corruption == "none" and config.task != "denoise"
 
 
 def _read(config: DataConfig, path: str) -> Image:
@@ -180,6 +189,6 @@ def _clean(config: DataConfig, image: Image) -> tuple[np.ndarray | None, float]:
         return clean.pixels, clean.peak if clean.is_bounded else image.peak
     if config.image is None:
         return image.pixels, image.peak
-    is_corrupted_here = config.noise is not None or config.missing is not None
+    is_corrupted_here = config.corruption != "none" or any(v is not None for v in (config.noise, config.missing))
     is_whole = image.missing is None and config.mask is None
     return image.pixels if is_corrupted_here and is_whole else None, image.peak

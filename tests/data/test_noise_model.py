@@ -1,0 +1,109 @@
+"""What is found out about noise that is known."""
+
+import numpy as np
+import pytest
+from made_up_noise import NOISY, scene
+
+from tvae.data.corruption import add_correlated_noise, compress, count_photons
+from tvae.data.noise_blocks import correlation_of, lag_powers, powers_of
+from tvae.data.noise_model import diagnose, has_jpeg_blocks, step_of
+from tvae.data.picture import add_noise
+
+
+def found(name, known=None):
+    return diagnose(NOISY[name](scene()), known, 255.0)
+
+
+@pytest.mark.parametrize("name", [name for name in NOISY if name.startswith("gaussian")])
+def test_white_noise_raises_no_alarm(name):
+    model = found(name)
+    assert (model.kind, model.outliers) == ("gaussian", None)
+    assert model.line.level**0.5 == pytest.approx(float(name.split()[1]), rel=0.1)
+    assert abs(model.lag(1)) < 0.1
+
+
+@pytest.mark.parametrize("photons", [4, 30])
+def test_photon_counts_tell_their_gain(photons):
+    model = found(f"poisson {photons}")
+    assert (model.kind, model.outliers) == ("poisson_gaussian", None)
+    assert model.line.gain == pytest.approx(255 / photons, rel=0.15)
+    assert abs(model.lag(1)) < 0.1
+
+
+def test_a_pedestal_makes_the_offset_negative():
+    pixels = 10 * count_photons(scene(192), 30, 0) * 30 / 255 + 200
+    pixels = add_noise(pixels, 5, 0)
+    model = diagnose(pixels, None, 500.0)
+    assert model.is_signal_dependent
+    assert model.line.gain == pytest.approx(10, rel=0.15)
+    assert model.line.offset == pytest.approx(25 - 10 * 200, rel=0.2)
+
+
+def test_correlated_noise_tells_its_lags_and_its_level():
+    model = found("correlated")
+    assert model.kind == "correlated"
+    assert not model.is_signal_dependent
+    true = np.exp(-(np.arange(4) ** 2) / 4)  # of noise blurred by a Gaussian of one pixel
+    assert [model.lag(k) for k in (1, 2, 3)] == pytest.approx(true[1:], abs=0.1)
+    assert model.line.level**0.5 == pytest.approx(25, rel=0.1)
+    assert model.binning_ratio < 1.5 < found("gaussian 25").binning_ratio
+
+
+def test_photon_counts_that_are_correlated_are_both():
+    clean = scene(192)
+    unit = add_correlated_noise(np.zeros(clean.shape), 1, 1.0, 0)
+    model = diagnose(clean + np.sqrt(8 * clean) * unit, None, 255.0)
+    assert (model.kind, model.is_signal_dependent) == ("correlated", True)
+    assert model.line.gain == pytest.approx(8, rel=0.2)
+
+
+def test_salt_and_pepper_is_found_and_does_not_disturb():
+    model = found("saltpepper")
+    assert model.kind == "gaussian"
+    noisy = NOISY["saltpepper"](scene())
+    is_salt = (noisy == 0) | (noisy == 255)
+    assert not (model.outliers & ~is_salt).any()
+    assert model.outliers.sum() > 0.8 * is_salt.sum()
+    assert model.line.level**0.5 == pytest.approx(15, rel=0.1)
+
+
+def test_what_is_missing_does_not_count():
+    known = np.ones((128, 128, 1), dtype=bool)
+    known[40:48, 40:50] = False
+    model = diagnose(np.where(known, NOISY["poisson 30"](scene()), 0), known, 255.0)
+    assert model.kind == "poisson_gaussian"
+    assert model.line.gain == pytest.approx(8.5, rel=0.15)
+    assert model.outliers is None
+    assert diagnose(np.zeros((128, 128, 1)), np.zeros((128, 128, 1), dtype=bool), 255.0) is None
+    assert diagnose(NOISY["poisson 30"](scene())[:32], None, 255.0) is None
+
+
+def test_jpeg_blocks_are_seen_and_nothing_else_is_said():
+    clean = np.rint(scene())
+    compressed = compress(add_noise(clean, 10, 0), 30)
+    assert has_jpeg_blocks(compressed)
+    assert not has_jpeg_blocks(np.rint(add_noise(clean, 5, 0)))
+    assert not has_jpeg_blocks(clean)
+    assert not has_jpeg_blocks(compressed[3:, 5:])  # blocks elsewhere are not looked for
+    assert diagnose(compressed, None, 255.0).kind == "gaussian"
+
+
+def test_step_between_grey_levels():
+    assert step_of(np.rint(NOISY["gaussian 25"](scene()))) == 1
+    assert step_of(NOISY["poisson 4"](scene())) == pytest.approx(255 / 4)
+    assert step_of(NOISY["gaussian 25"](scene())) == 0
+
+
+def test_powers_and_correlations_are_each_others_inverse():
+    correlation = np.outer([1, 0.5, 0.1, 0], [1, 0.4, 0.1, 0])
+    np.testing.assert_allclose(correlation_of(3 * powers_of(correlation)), 3 * correlation, atol=1e-10)
+    np.testing.assert_allclose(powers_of(np.eye(4)[:, :1] * np.eye(4)[:1]), 1)
+    assert lag_powers().shape == (4, 8)
+
+
+def test_facts_and_the_line_for_the_log():
+    model = found("poisson 30")
+    facts = model.facts()
+    assert facts["kind"] == "poisson_gaussian"
+    assert facts["gain"] == model.line.gain
+    assert str(model).startswith("photon counts, variance 8")

@@ -1,0 +1,44 @@
+"""A picture together with what its noise is, and what is to be done about it before it is restored."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+import numpy as np
+
+from tvae.core.errors import UserError, refuse
+from tvae.data.image_file import read_image
+from tvae.data.noise_model import diagnose
+from tvae.data.picture import Picture, size_of
+from tvae.data.stabilise import Scaling
+from tvae.data.treatment import Treatment, treatment_for
+
+log = logging.getLogger(__name__)
+
+
+def with_noise_model(picture: Picture, kind: str, sigma_map: str | None) -> Picture:
+    """`kind`: auto, or what the user says it is; `sigma_map`: file of the noise's deviation at every pixel."""
+    model = diagnose(picture.noisy, picture.known, picture.grey_range)
+    if model is not None:
+        log.info("noise: %s", model)
+    if sigma_map is not None:
+        sigma = read_sigma(sigma_map, picture)
+        return replace(picture, noise_model=model, treatment=Treatment((Scaling(sigma),), float(np.median(sigma))))
+    if kind == "gaussian":
+        return replace(picture, noise_model=model)
+    if model is None:
+        refuse(kind != "auto", f"noise_model={kind}: too little of the picture is known, or it is too small, to tell")
+        return picture
+    known = np.ones(picture.noisy.shape, dtype=bool) if picture.known is None else picture.known
+    return replace(picture, noise_model=model, treatment=treatment_for(model, kind, known, picture.n_pages))
+
+
+def read_sigma(path: str, picture: Picture) -> np.ndarray:
+    """(H, W, 1 or C), in the picture's own units."""
+    image = read_image(path)
+    if image.pixels.shape[:2] != picture.noisy.shape[:2]:
+        raise UserError(f"{path}: {size_of(image)} pixels, but the image has {size_of(picture.image)}")
+    refuse(image.missing is not None or bool(image.pixels.min() <= 0), f"{path}: a noise level must be above zero")
+    is_colour = image.pixels.shape[2] == picture.noisy.shape[2]
+    return image.pixels if is_colour else image.pixels.mean(-1, keepdims=True)

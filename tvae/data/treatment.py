@@ -1,0 +1,78 @@
+"""What is done to a picture before it is restored, and how the result is taken back: one step after the other.
+
+Restoration knows white Gaussian noise and missing pixels. A treatment makes of other noise what it knows: photon counts
+are stabilised, a known noise level for each pixel is divided by, correlated noise is made white, outliers count as
+missing (or, where noise is to be made white, stand at the median of their neighbours). Noise is then of deviation one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from tvae.core.errors import UserError
+from tvae.data.decorrelate import Decorrelation
+from tvae.data.noise_model import NoiseModel
+from tvae.data.outliers import replace_outliers
+from tvae.data.stabilise import Anscombe, Scaling
+
+
+class Step(Protocol):
+    def forward(self, pixels: np.ndarray) -> np.ndarray:
+        """(H, W, C) to what the next step takes."""
+
+    def back(self, pixels: np.ndarray, uncertainty: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Restored values and their standard deviations, before this step."""
+
+
+@dataclass(frozen=True, eq=False)
+class Treatment:
+    steps: tuple[Step, ...] = ()
+    noise_level: float | None = None  # standard deviation at a typical brightness, before it; None: not known
+    outliers: np.ndarray | None = None  # (H, W, C) bool: to be treated as missing
+    replaced: np.ndarray | None = None  # (H, W, C) bool: to be replaced by their neighbours
+
+    @property
+    def sigma(self) -> float | None:
+        """Of the noise after it; None: as before."""
+        return 1.0 if self.steps else None
+
+    @property
+    def is_whitening(self) -> bool:
+        return any(isinstance(step, Decorrelation) for step in self.steps)
+
+    def forward(self, pixels: np.ndarray) -> np.ndarray:
+        if self.replaced is not None:
+            pixels = replace_outliers(pixels, self.replaced)
+        for step in self.steps:
+            pixels = step.forward(pixels)
+        return pixels
+
+    def back(self, pixels: np.ndarray, uncertainty: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        for step in reversed(self.steps):
+            pixels, uncertainty = step.back(pixels, uncertainty)
+        return pixels, uncertainty
+
+
+def treatment_for(model: NoiseModel, kind: str, known: np.ndarray, n_pages: int = 1) -> Treatment | None:
+    """Of a picture of which some is `known` (H, W, C), in pages one above the other; None: it is restored as it is.
+
+    `kind`: auto, or what the user says it is.
+    """
+    if kind == "auto":
+        kind = model.kind
+    is_dependent = kind == "poisson_gaussian" or (kind == "correlated" and model.is_signal_dependent)
+    if is_dependent and model.line.gain <= 0:
+        raise UserError("noise_model=poisson_gaussian: the variance of the noise does not grow with brightness here")
+    if kind == "gaussian":
+        return None if model.outliers is None else Treatment(outliers=model.outliers)
+    sigma = model.line.level**0.5
+    scale = Anscombe(model.line.gain, model.line.offset) if is_dependent else Scaling(sigma)
+    if kind == "poisson_gaussian":
+        return Treatment((scale,), sigma, model.outliers)
+    height, width = known.shape[:2]
+    replaced = ~known if model.outliers is None else ~known | model.outliers
+    whiten = Decorrelation(model.shape.correlation, (height // n_pages, width))
+    return Treatment((scale, whiten), sigma, replaced=replaced if replaced.any() else None)
