@@ -6,7 +6,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-slow lint types bars natural natural-h table1 table2 table-n2v inpainting pictures peers \
+.PHONY: help demo test test-slow lint types bars natural natural-h table1 table2 table-n2v inpainting pictures noise peers \
 	runtime paper report chaos fuzz scaling bench wheel clean
 
 help:  ## list the targets
@@ -116,6 +116,10 @@ pictures: $(VENV)/.installed-joblib $(VENV)/.installed-peers  ## 16 pictures bes
 	$(if $(NOISE),$(call RESTORE,denoise,noise,$(NOISE))) \
 	$(if $(MISSING),$(call RESTORE,inpaint,missing,$(MISSING))) \
 	$(BIN)/python -m scripts.judge_pictures $(OR) exit $$status
+
+noise: $(VENV)/.installed-peers  ## photon counts, correlated noise, outliers: told what they are, and restored; half an hour and more
+	$(BIN)/python -m scripts.judge_noise trials
+	$(BIN)/python -m scripts.judge_noise table --half $(HALF) --effort $(EFFORT)
 
 peers: $(VENV)/.installed-peers  ## other systems on the same noisy arrays
 	-$(BIN)/python -m scripts.peers

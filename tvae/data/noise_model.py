@@ -53,7 +53,7 @@ class NoiseModel:
         return "correlated" if self.is_correlated else "poisson_gaussian" if self.is_signal_dependent else "gaussian"
 
     def lag(self, distance: int) -> float:
-        """Correlation between neighbours across and down, averaged."""
+        """Correlation in the flattest blocks, across and down, averaged; texture, if there is much, counts as well."""
         return float(self.shape.correlation[0, distance] + self.shape.correlation[distance, 0]) / 2
 
     def facts(self) -> dict[str, Any]:
@@ -77,7 +77,8 @@ class NoiseModel:
         parts = [words[self.kind]]
         if self.is_signal_dependent:
             parts.append(f"variance {self.line.gain:.3g} x {self.line.offset:+.3g}")
-        parts.append(f"correlation {self.lag(1):.2f} at one pixel")
+        if self.is_correlated:
+            parts.append(f"correlation {self.lag(1):.2f} at one pixel")
         if self.outliers is not None:
             parts.append(f"{self.outliers.mean():.2%} outliers")
         if self.saturated_share > 0:
