@@ -70,6 +70,8 @@ def treatment_for(model: NoiseModel, kind: str, known: np.ndarray, n_pages: int 
         return None if model.outliers is None else Treatment(outliers=model.outliers)
     sigma = model.line.level**0.5
     scale = Anscombe(model.line.gain, model.line.offset) if is_dependent else Scaling(sigma)
+    if is_dependent:
+        sigma = float(model.line.at(np.median(model.line.mean))) ** 0.5
     if kind == "poisson_gaussian":
         return Treatment((scale,), sigma, model.outliers)
     height, width = known.shape[:2]
