@@ -26,9 +26,9 @@ from tvae.run.restoring import stride_of_states
 
 log = logging.getLogger(__name__)
 
-# Microseconds of a core per grey pixel that refinement takes (64x64 and 128x128): little noise, much, missing pixels
-REFINEMENT_COST = {"fast": (90, 140, 550), "default": (190, 320, 1000), "best": (600, 980, 2200)}
-IN_COLOUR = (2.0, 2.0, 7.3)  # times that, with three channels
+# Microseconds of a core per grey pixel that refinement takes (64x64): little noise, much noise, missing pixels
+REFINEMENT_COST = {"fast": (130, 140, 490), "default": (390, 550, 1210), "best": (990, 1210, 3440)}
+IN_COLOUR = 2.0  # times that, with three channels
 MUCH_NOISE = 35.0  # grey levels of 0..255
 THREADS_GAIN = 0.5  # what each further thread of the refinement brings
 
@@ -87,7 +87,7 @@ def _restoration_seconds(config: Config, fit: Fit, picture: Picture, noise: floa
         return by_states
     kind = 2 if picture.missing is not None else int(noise > MUCH_NOISE)
     height, width, n_channels = picture.noisy.shape
-    per_pixel = 1e-6 * REFINEMENT_COST[config.effort][kind] * (1 if n_channels == 1 else IN_COLOUR[kind])
+    per_pixel = 1e-6 * REFINEMENT_COST[config.effort][kind] * (1 if n_channels == 1 else IN_COLOUR)
     return by_states + height * width * per_pixel / (1 + THREADS_GAIN * (torch.get_num_threads() - 1))
 
 
