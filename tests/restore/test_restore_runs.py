@@ -187,7 +187,7 @@ def test_the_call_survives_the_import_of_the_command():
     import tvae.denoise
     import tvae.inpaint
 
-    with pytest.raises(ValueError, match="2 are wanted, or 3 with channel_axis"):
+    with pytest.raises(ValueError, match="2 are wanted, 3 with channel_axis"):
         tvae.denoise(np.zeros((3, 4, 5, 6)))
     with pytest.raises(ValueError, match="a mask of shape"):
         tvae.inpaint(CLEAN, np.zeros((2, 2)))
