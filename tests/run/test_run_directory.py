@@ -136,5 +136,5 @@ def test_two_runs_cannot_share_a_directory(call):
 def test_paths_in_a_configuration_are_read_as_they_were_written(tmp_path):
     config = small_config(image="${seed} (1).png", dataset=ImageConfig(name="file"), init_from="\\${x}")
     for _ in range(2):  # the second time it is its own directory
-        RunDirectory(tmp_path, config, "0").release()
+        RunDirectory(tmp_path, config, "0" * 64).release()
     assert read_config(tmp_path / "config.yaml") == config
