@@ -25,12 +25,13 @@ PLENTY = 0.95  # of what is free
 
 
 def bytes_needed(config: Config, dataset: Dataset) -> int:
-    """By the process at most: what it has taken so far, states, which are saved in copies, and what a picture takes."""
+    """By the process at most: what it has taken, states, which are saved in copies, and what a picture takes."""
     assert config.model.n_latents is not None
     states = dataset.source.n_points * config.states.n_states * math.ceil(config.model.n_latents / 8)
-    if dataset.picture is None:
-        return bytes_taken() + 2 * states
-    return bytes_taken() + max(2 * states, states + bytes_of_restoration(dataset.picture, dataset.source.n_values))
+    more = 2 * states
+    if dataset.picture is not None:
+        more = max(more, states + bytes_of_restoration(dataset.picture, dataset.source.n_values))
+    return max(bytes_taken(), bytes_resident() + more)
 
 
 def bytes_of_restoration(picture: Picture, n_values: int) -> int:
@@ -47,16 +48,23 @@ def bytes_taken() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
+def bytes_resident() -> int:
+    """What this process has now; where the system does not say, the most it has had."""
+    try:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return bytes_taken()
+
+
 def bytes_free() -> int | None:
     """What the machine has for a process, this one's included; None: it does not say."""
     try:
         with open("/proc/meminfo") as file:
             available = next(int(line.split()[1]) for line in file if line.startswith("MemAvailable"))
-        with open("/proc/self/statm") as file:
-            resident = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, StopIteration, ValueError):
         return None
-    return 1024 * available + resident
+    return 1024 * available + bytes_resident()
 
 
 def check_memory(config: Config, dataset: Dataset) -> None:
