@@ -144,3 +144,11 @@ def folder(tmp_path):
     for i in range(3):
         write_tiff(place / f"{i}.tiff", smooth_picture(i).astype(np.float32))
     return tmp_path / "data"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    """Names that are not UTF-8 are told by tests about them; test processes could not send them to each other."""
+    report = yield
+    report.sections = [(title, text.encode(errors="backslashreplace").decode()) for title, text in report.sections]
+    return report
