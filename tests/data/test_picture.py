@@ -72,7 +72,7 @@ def test_the_grey_range_of_floating_point_values_is_hardly_that_of_the_noise(noi
 
 def test_the_grey_range_of_a_type_is_its_own():
     assert picture_of(np.full((9, 9), 3, np.uint8)).grey_range == 255
-    assert picture_of(np.full((9, 9), 3, np.uint16)).grey_range == 65535
+    assert picture_of(np.full((9, 9), 60000, np.uint16)).grey_range == 65535
     assert picture_of(np.full((9, 9), 0.3)).grey_range == 1
 
 

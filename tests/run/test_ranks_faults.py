@@ -199,7 +199,9 @@ def test_under_torchrun_a_failure_of_one_rank_is_told_once():
     """By the leader, which torchrun would end as soon as the other has ended."""
     np.save("b0.npy", np.random.default_rng(0).normal(size=(60, 5)))
     words = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(chaos.free_port())]
-    options = ["dataset=array", "dataset.file=b${oc.env:RANK}.npy", "epochs=2", "hydra.run.dir=out"]
+    Path("experiment").mkdir()
+    Path("experiment/own_file.yaml").write_text("# @package _global_\ndataset: {file: 'b${oc.env:RANK}.npy'}\n")
+    options = ["--config-dir", ".", "dataset=array", "experiment=own_file", "epochs=2", "hydra.run.dir=out"]
     found = subprocess.run(
         [sys.executable, *words, "-m", "tvae.train", *options],
         capture_output=True, text=True, timeout=120, env=os.environ | {"OMP_NUM_THREADS": "1"},

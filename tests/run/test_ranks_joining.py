@@ -111,14 +111,23 @@ def test_first_attempts(monkeypatch, attempt, variables, is_first):
     assert connection.is_first_attempt() == is_first
 
 
-@pytest.mark.parametrize("environment", [{"WORLD_SIZE": "x"}, {"WORLD_SIZE": "2", "RANK": "0"}])
-def test_an_environment_that_torchrun_does_not_make(command, monkeypatch, environment):
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ({"WORLD_SIZE": "x"}, "WORLD_SIZE=x in the environment: must be a whole number"),
+        (
+            {"WORLD_SIZE": "2", "RANK": "0"},
+            "RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in the environment are not as torchrun",
+        ),
+    ],
+)
+def test_an_environment_that_torchrun_does_not_make(command, monkeypatch, environment, message):
     monkeypatch.setattr(connection, "_joined", None)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     code, out = command("train", *BARS)
     assert code == 2
-    assert out.startswith("error: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in the environment are not as torchrun")
+    assert out.startswith(f"error: {message}")
 
 
 def test_a_process_that_comes_late():

@@ -112,6 +112,8 @@ def test_only_files_are_read(command, run):
     Path("folder").mkdir()
     for name, kind in {"pipe": "a pipe or device", "/dev/zero": "a pipe or device", "folder": "a folder"}.items():
         for words in (["image="], ["image=a.png", "mask="], ["image=a.png", "clean="]):
+            if (name, words) == ("folder", ["image="]):  # means the pictures in it
+                continue
             code, out = command(
                 "inpaint" if "mask=" in words else "denoise",
                 *words[:-1],
