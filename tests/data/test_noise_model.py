@@ -1,5 +1,7 @@
 """What is found out about noise that is known."""
 
+import json
+
 import numpy as np
 import pytest
 from made_up_noise import NOISY, scene
@@ -107,3 +109,13 @@ def test_facts_and_the_line_for_the_log():
     assert facts["kind"] == "poisson_gaussian"
     assert facts["gain"] == model.line.gain
     assert str(model).startswith("photon counts, variance 8")
+
+
+@pytest.mark.parametrize("name", [*NOISY, "clean", "flat"])
+def test_facts_can_be_written(name):
+    """Also those of whole grey levels, without noise, and of nothing at all."""
+    clean = scene()
+    pixels = {"clean": np.rint(clean), "flat": np.full_like(clean, 7)}.get(name)
+    model = diagnose(np.rint(NOISY[name](clean)) if pixels is None else pixels, None, 255)
+    if model is not None:
+        json.dumps(model.facts(), allow_nan=False)

@@ -106,7 +106,7 @@ def diagnose(pixels: np.ndarray, known: np.ndarray | None, grey_range: float) ->
     shape = blocks.shape(None)
     is_correlated = not is_jpeg and _is_noise(shape)
     line = blocks.line(powers_of(shape.correlation) if is_correlated else WHITE)
-    is_dependent = not is_jpeg and line.is_significant and line.growth >= GROWTH_MIN
+    is_dependent = bool(not is_jpeg and line.is_significant and line.growth >= GROWTH_MIN)
     if is_dependent:
         shape = blocks.shape(line)
         is_correlated = _is_noise(shape)
