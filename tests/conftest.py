@@ -1,4 +1,5 @@
 import importlib
+import signal
 import sys
 
 import numpy as np
@@ -16,6 +17,13 @@ from tvae.data.sets.bars import BarsConfig
 from tvae.engines.torch_engine import e_step
 from tvae.options.schema import Config
 from tvae.run import record
+
+
+def pytest_configure():
+    """Whoever starts the suite in the background may have it ignore these, and every process that it starts."""
+    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 @pytest.fixture(autouse=True)
