@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import importlib
-import os
-import shutil
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,75 +11,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from hydra.core.global_hydra import GlobalHydra
 from hypothesis import strategies as st
 
 import tvae
+from scripts.fuzz_world import DONE, TINY, World, copy_damaged, damage, results, run_command
 from tvae.core.errors import UserError
-from tvae.data.image_file import write_image, write_tiff
 from tvae.options.schema import Config
-from tvae.run import record
 from tvae.run.files import CHECKPOINT, CONFIG, METRICS
 from tvae.run.sealed import read, write
-
-TINY = [
-    "threads=1", "epochs=2", "model.n_latents=8", "states.n_states=8", "ea.n_parents=2", "ea.n_children=2",
-    "dataset.train_stride=4", "effort=fast", "checkpoint_seconds=0",
-]  # fmt: skip
-RESULTS = ("restored.png", "restored.tiff", "uncertainty.tiff")
-DONE = "done"  # a run directory of a finished run
-
-
-@dataclass(frozen=True)
-class World:
-    """A folder of pictures, and a finished run of one of them."""
-
-    folder: Path
-
-    def copied(self, place: Path) -> World:
-        shutil.copytree(self.folder, place)
-        return World(place)
-
-
-def make_world(folder: Path) -> World:
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    y, x = np.mgrid[:24, :20]
-    grey = (100 + 80 * np.sin(x / 3) * np.cos(y / 4)).clip(0, 255).astype(np.uint8)
-    hole = (abs(y - 12) < 3) & (abs(x - 9) < 4)
-    write_image(folder / "grey.png", grey)
-    write_image(folder / "colour.png", np.dstack([grey, 255 - grey, grey // 2]))
-    write_image(folder / "alpha.png", np.dstack([grey, np.where(hole, 0, 255).astype(np.uint8)]))
-    write_image(folder / "deep.png", grey.astype(np.uint16) * 257)
-    write_image(folder / "mask.png", hole.astype(np.uint8) * 255)
-    write_tiff(folder / "nan.tiff", np.where(hole, np.nan, grey / 255))
-    np.save(folder / "points.npy", np.random.default_rng(0).normal(size=(40, 9)))
-    here = os.getcwd()
-    os.chdir(folder)
-    try:
-        assert run_command("denoise", ["image=grey.png", *TINY, f"hydra.run.dir={DONE}"]) == 0
-    finally:
-        os.chdir(here)
-    return World(folder)
-
-
-def run_command(name: str, words: list[str]) -> Any:
-    """`python -m tvae.NAME` in this process, without figures, which take longer than all else; its exit code."""
-    module = importlib.import_module(f"tvae.{name}")
-    figures, record.write_figures = record.write_figures, lambda *_: None
-    sys.argv[:], os.environ["HYDRA_FULL_ERROR"] = [f"{name}.py", *words], "0"
-    GlobalHydra.instance().clear()
-    try:
-        module.main()
-    except SystemExit as end:
-        return end.code
-    finally:
-        record.write_figures = figures
-    return 0
-
-
-def results(directory: str) -> dict[str, bytes]:
-    return {name: Path(directory, name).read_bytes() for name in RESULTS if Path(directory, name).is_file()}
 
 
 @dataclass(frozen=True)
@@ -191,7 +126,7 @@ def by_files(draw: st.DrawFn) -> Attempt:
     return Attempt(
         draw(TASKS),
         [*words, *TINY],
-        change=lambda world: _copy_damaged(world, source, target, change),
+        change=lambda world: copy_damaged(world, source, target, change),
         about=str(change),
     )
 
@@ -207,7 +142,7 @@ def by_run_directories(draw: st.DrawFn) -> Attempt:
     def apply(world: World) -> None:
         if not is_finished:
             (world.folder / DONE / METRICS).unlink()
-        _damage(world.folder / DONE / name, change)
+        damage(world.folder / DONE / name, change)
 
     if draw(st.booleans()):
         return Attempt("denoise", ["image=grey.png", *TINY], DONE, apply, f"{name}: {change}")
@@ -338,34 +273,6 @@ def damages(draw: st.DrawFn) -> tuple[str, int, int]:
     """(what, where, by which byte)."""
     kinds = ("none", "flip", "cut", "empty", "noise", "folder", "link", "gone", "longer", "pipe")
     return draw(st.sampled_from(kinds)), draw(st.integers(0, 5000)), draw(st.integers(1, 255))
-
-
-def _copy_damaged(world: World, source: str, target: str, change: tuple[str, int, int]) -> None:
-    if (world.folder / source).is_file() and Path(source).name == source:
-        shutil.copy(world.folder / source, world.folder / target)
-        _damage(world.folder / target, change)
-
-
-def _damage(path: Path, change: tuple[str, int, int]) -> None:
-    kind, where, byte = change
-    if kind == "none" or path.is_dir() or not path.exists():
-        return
-    content = bytearray(path.read_bytes())
-    path.unlink()
-    if kind == "folder":
-        path.mkdir()
-    elif kind == "link":
-        path.symlink_to("grey.png")
-    elif kind == "pipe":
-        os.mkfifo(path)
-    elif kind == "empty":
-        path.touch()
-    elif kind != "gone":
-        if kind == "flip" and content:
-            content[where % len(content)] ^= byte
-        noise = np.random.default_rng(where).integers(0, 256, len(content), np.uint8).tobytes()
-        changed = {"cut": content[: where % (len(content) + 1)], "longer": content + bytes([byte]) * where}
-        path.write_bytes(bytes(changed.get(kind, bytearray(noise if kind == "noise" else content))))
 
 
 ATTEMPTS: dict[str, st.SearchStrategy[Attempt]] = {

@@ -8,7 +8,8 @@ import pytest
 
 from scripts import fuzz
 from scripts.fuzz import Fuzzer, judge
-from scripts.fuzz_attempts import Attempt, World
+from scripts.fuzz_attempts import Attempt
+from scripts.fuzz_world import World
 
 
 def test_some_attempts(tmp_path, monkeypatch):
@@ -50,8 +51,8 @@ class Fake(Attempt):
         (Fake("denoise", [], end=KeyError("x")), ["KeyError"]),
         (Fake("denoise", [], about="Traceback (most recent call last):", end=1), ["Traceback"]),
         (Fake("denoise", [], about="many\n" * 100, end=2), ["tells of a mistake in 101 lines"]),
-        (Fake("denoise", [], about="hangs"), ["hangs: more than 0 s of work, or 1 s of waiting"]),
-        (Fake("denoise", [], about="computes for ever"), ["hangs: more than 0 s of work, or 1 s of waiting"]),
+        (Fake("denoise", [], about="hangs"), ["hangs: takes more than 0.5 s"]),
+        (Fake("denoise", [], about="computes for ever"), ["hangs: takes more than 0.5 s"]),
         (Fake("denoise", [], about="overwrites"), ["has changed mine.txt"]),
         (Fake("denoise", [], end=135), ["ends with 135"]),
         (Fake("denoise", [], made=("another result",)), ["another result"]),
@@ -59,7 +60,6 @@ class Fake(Attempt):
 )
 def test_what_is_found(attempt, found, tmp_path, monkeypatch):
     monkeypatch.setattr(fuzz, "HANGS_AFTER", 0.5)
-    monkeypatch.setattr(fuzz, "WAITS_AT_MOST", 1.0)
     (tmp_path / "mine.txt").write_text("mine")
     problems = judge(attempt, World(tmp_path))
     assert len(problems) == len(found), problems
