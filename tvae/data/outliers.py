@@ -23,6 +23,7 @@ SHARE_MAX = 0.01  # of hot pixels; more of them are a texture
 STEPS = 1.5  # steps between grey levels that count as one deviation
 LEAST = 2e-3  # of the range: the least deviation
 REACH = 2  # pixels: of the surroundings whose variation is looked at
+ROWS = 64  # of a picture at once: memory is theirs times the neighbours
 
 
 def find_outliers(pixels: np.ndarray, sigma: float, step: float, peak: float) -> np.ndarray:
@@ -33,12 +34,18 @@ def find_outliers(pixels: np.ndarray, sigma: float, step: float, peak: float) ->
 
 def _of_channel(pixels: np.ndarray, least: float) -> np.ndarray:
     """(H, W) bool; `least`: the least deviation that counts as one."""
-    around = neighbours(pixels, 1)
-    difference = np.abs(pixels - np.median(around, 0))
-    is_salt = np.isin(pixels, _salt(pixels, difference > NEAR * least)) & (difference > NEAR * least)
-    wide = neighbours(pixels, REACH)
-    variation = 1.4826 * np.median(np.abs(wide - np.median(wide, 0)), 0)
-    is_hot = (difference > FAR * np.maximum(variation, least)) & (difference > RANGES * np.ptp(around, 0))
+    differs, is_hot = (np.zeros(pixels.shape, dtype=bool) for _ in range(2))
+    columns = np.arange(pixels.shape[1])
+    for top in range(0, len(pixels), ROWS):
+        rows = np.arange(top, min(top + ROWS, len(pixels)))
+        around = neighbours(pixels, 1, rows[:, None], columns)
+        difference = np.abs(pixels[rows] - np.median(around, 0))
+        differs[rows] = difference > NEAR * least
+        down, across = np.nonzero(difference > np.maximum(FAR * least, RANGES * np.ptp(around, 0)))  # few places
+        wide = neighbours(pixels, REACH, rows[down], across)
+        variation = 1.4826 * np.median(np.abs(wide - np.median(wide, 0)), 0)
+        is_hot[rows[down], across] = difference[down, across] > FAR * variation
+    is_salt = np.isin(pixels, _salt(pixels, differs)) & differs
     return is_salt | is_hot if N_MIN <= is_hot.sum() <= SHARE_MAX * is_hot.size else is_salt
 
 
@@ -53,12 +60,22 @@ def _salt(pixels: np.ndarray, differs: np.ndarray) -> list[float]:
     return found
 
 
-def neighbours(values: np.ndarray, reach: int) -> np.ndarray:
-    """(H, W) -> (n, H, W): the values around each place, without its own; mirrored at the edges."""
-    side = 2 * reach + 1
-    padded = np.pad(values, reach, mode="reflect")
-    windows = np.lib.stride_tricks.sliding_window_view(padded, values.shape).reshape(side**2, *values.shape)
-    return np.delete(windows, side**2 // 2, 0)
+def neighbours(values: np.ndarray, reach: int, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """(H, W) -> (n, ...): the values around each of these places, without its own; mirrored at the edges."""
+    height, width = values.shape
+    steps = range(-reach, reach + 1)
+    return np.stack(
+        [
+            values[_mirrored(rows + y, height), _mirrored(columns + x, width)]
+            for y in steps
+            for x in steps
+            if (y, x) != (0, 0)
+        ]
+    )
+
+
+def _mirrored(place: np.ndarray, n: int) -> np.ndarray:
+    return n - 1 - np.abs(n - 1 - np.abs(place))
 
 
 def replace_outliers(pixels: np.ndarray, outliers: np.ndarray) -> np.ndarray:
@@ -66,9 +83,8 @@ def replace_outliers(pixels: np.ndarray, outliers: np.ndarray) -> np.ndarray:
     found = pixels.copy()
     for channel in range(pixels.shape[2]):
         hidden = np.where(outliers[..., channel], np.nan, pixels[..., channel])
-        around = neighbours(hidden, 1)
         rows, columns = np.nonzero(outliers[..., channel])
-        values = around[:, rows, columns]
+        values = neighbours(hidden, 1, rows, columns)
         is_lost = np.isnan(values).all(0)
         values[:, is_lost] = np.nanmedian(hidden)
         found[rows, columns, channel] = np.nanmedian(values, 0)
