@@ -14,7 +14,7 @@ from tvae.data.image_codec import decode
 from tvae.data.image_encoding import encode
 from tvae.data.image_file import from_array, read_image, to_output, to_screen, write_image
 from tvae.data.picture import read_mask
-from tvae.data.pixel_size import PixelSize, read_pixel_size
+from tvae.data.scale import Scale, read_scale
 from tvae.data.sets.image import ImageConfig
 
 RNG = np.random.default_rng(0)
@@ -97,22 +97,22 @@ def test_an_animation_is_no_picture(tmp_path):
 
 def test_pixel_size_is_carried_over():
     for options, expected in (
-        ({"resolution": (300, 150), "resolutionunit": "INCH"}, PixelSize(300, 150, 2)),
-        ({"imagej": True, "resolution": (5, 4), "metadata": {"unit": "um"}}, PixelSize(5e4, 4e4)),
-        ({"ome": True, "metadata": {"PhysicalSizeX": 0.5, "PhysicalSizeY": 0.25}}, PixelSize(2e4, 4e4)),
+        ({"resolution": (300, 150), "resolutionunit": "INCH"}, Scale(300, 150, 2)),
+        ({"imagej": True, "resolution": (5, 4), "metadata": {"unit": "um"}}, Scale(5e4, 4e4, 3)),
+        ({"ome": True, "metadata": {"PhysicalSizeX": 0.5, "PhysicalSizeY": 0.25}}, Scale(2e4, 4e4, 3)),
         ({}, None),
     ):
         buffer = io.BytesIO()
         tifffile.imwrite(buffer, GREY, **options)
-        found = read_pixel_size(buffer.getvalue())
+        found = read_scale(io.BytesIO(buffer.getvalue()))
         assert (found is None) == (expected is None)
         if expected is not None:
-            again = read_pixel_size(encode(GREY, ".tif", found))
+            again = read_scale(io.BytesIO(encode(GREY, ".tif", found)))
             for size in (found, again):
                 assert (size.across, size.down) == pytest.approx((expected.across, expected.down), rel=1e-6)
                 assert size.unit == expected.unit
-    assert read_pixel_size(b"II*\0 broken") is None
-    assert read_pixel_size(encode(GREY, ".png")) is None
+    assert read_scale(io.BytesIO(b"II*\0 broken")) is None
+    assert read_scale(io.BytesIO(encode(GREY, ".png"))) is None
 
 
 def test_a_mask_that_is_a_jpeg_is_warned_of(tmp_path, caplog):

@@ -9,6 +9,7 @@ import tifffile
 
 from tvae.core.errors import UserError
 from tvae.data.image_file import to_output
+from tvae.data.layout import Layout
 from tvae.data.stack_file import read_picture, write_picture
 
 RNG = np.random.default_rng(0)
@@ -23,7 +24,7 @@ def _in_folder(tmp_path, monkeypatch):
 
 def written_again(path, image):
     """What a file holds after its picture was read and written."""
-    write_picture(Path("again.tif"), to_output(image.pixels, image), image.layout)
+    write_picture(Path("again.tif"), to_output(image.pixels, image), image.layout, image.scale)
     return tifffile.imread("again.tif")
 
 
@@ -100,3 +101,49 @@ def test_pictures_of_different_sizes_are_refused():
         file.write(GREY[0, :5])
     with pytest.raises(UserError, match="different sizes"):
         read_picture("two.tif")
+
+
+def scale_of(path):
+    with tifffile.TiffFile(path) as file:
+        tags = file.pages.first.tags
+        per_unit = [tags[name].value[0] / tags[name].value[1] for name in ("XResolution", "YResolution")]
+        return file, file.series[0].axes, per_unit, tags["ResolutionUnit"].value
+
+
+def test_imagej_keeps_its_scale_and_its_interval():
+    stack = RNG.integers(0, 65535, (3, 2, 8, 9), dtype=np.uint16)
+    noted = {"axes": "TZYX", "unit": "um", "spacing": 2.5, "finterval": 0.5}
+    tifffile.imwrite("stack.tif", stack, imagej=True, resolution=(4.0, 5.0), metadata=noted)
+    np.testing.assert_array_equal(written_again("stack.tif", read_picture("stack.tif")), stack)
+    file, axes, per_unit, unit = scale_of("again.tif")
+    assert (file.is_imagej, axes, per_unit, unit) == (True, "TZYX", pytest.approx([4, 5]), 1)
+    found = file.imagej_metadata
+    assert [found[key] for key in ("unit", "spacing", "finterval", "frames", "slices")] == ["um", 2.5, 0.5, 3, 2]
+    written_again("stack.tif", read_picture("stack.tif", pages="0,5"))
+    found = tifffile.TiffFile("again.tif").imagej_metadata
+    assert found["unit"] == "um"
+    assert not {"spacing", "finterval"} & found.keys()
+
+
+def test_ome_keeps_its_scale_and_its_interval():
+    noted = {
+        "axes": "TCYX", "PhysicalSizeX": 0.25, "PhysicalSizeXUnit": "nm", "PhysicalSizeY": 0.2,
+        "PhysicalSizeYUnit": "nm", "TimeIncrement": 40.0, "TimeIncrementUnit": "ms",
+    }  # fmt: skip
+    stack = RNG.random((4, 2, 8, 9), dtype=np.float32)
+    tifffile.imwrite("stack.tif", stack, ome=True, photometric="minisblack", metadata=noted)
+    np.testing.assert_array_equal(written_again("stack.tif", read_picture("stack.tif")), stack)
+    file, axes, per_unit, unit = scale_of("again.tif")
+    assert (file.is_ome, axes, per_unit, unit) == (True, "TCYX", pytest.approx([4e7, 5e7]), 3)
+    for key, value in noted.items():
+        assert key == "axes" or f'{key}="{value}"' in file.ome_metadata
+
+
+def test_what_imagej_cannot_hold_has_the_resolution():
+    stack = RNG.normal(size=(3, 8, 9))
+    tifffile.imwrite("stack.tif", stack.astype(np.float32), imagej=True, resolution=(4.0, 5.0), metadata={"unit": "um"})
+    scale = read_picture("stack.tif").scale
+    write_picture(Path("again.tif"), stack, Layout("TYX", stack.shape), scale)
+    file, axes, per_unit, unit = scale_of("again.tif")
+    assert (file.is_imagej, axes, per_unit, unit) == (False, "TYX", pytest.approx([4e4, 5e4]), 3)
+    np.testing.assert_array_equal(tifffile.imread("again.tif"), stack)

@@ -10,7 +10,7 @@ import imageio.v3 as iio
 import numpy as np
 
 from tvae.core.errors import UserError
-from tvae.data.pixel_size import PixelSize
+from tvae.data.scale import Scale, encode_tiff
 
 
 class Kind(NamedTuple):
@@ -44,16 +44,23 @@ def holds_type(ending: str, dtype: np.dtype) -> bool:
     return dtypes is None or dtype.name in dtypes
 
 
-def encode(array: np.ndarray, ending: str, pixel_size: PixelSize | None = None) -> bytes:
+def encode(array: np.ndarray, ending: str, scale: Scale | None = None) -> bytes:
     """The content of a file that holds (H, W) or (H, W, 1 to 4); its name's ending tells the format.
 
-    `pixel_size`: TIFF files hold it.
+    `scale`: TIFF files hold it.
     """
     kind, n_channels = ending.lower(), array.shape[2] if array.ndim == 3 else 1
     if kind not in KINDS or not holds_type(kind, array.dtype) or n_channels not in KINDS[kind].n_channels:
         raise UserError(f"such a file cannot hold {array.dtype} pixels of shape {array.shape}")
     if kind in (".tif", ".tiff"):
-        return _encode_tiff(array, kind, n_channels, pixel_size)
+        return encode_tiff(
+            array,
+            "YX" if array.ndim == 2 else "YXS",
+            scale,
+            photometric="rgb" if n_channels > 2 else "minisblack",
+            planarconfig="contig" if n_channels > 1 else None,
+            extrasamples=["unassalpha"] if n_channels in (2, 4) else None,
+        )
     if kind == ".npy":
         buffer = io.BytesIO()
         np.save(buffer, array, allow_pickle=False)
@@ -62,21 +69,4 @@ def encode(array: np.ndarray, ending: str, pixel_size: PixelSize | None = None) 
     if array.dtype == np.uint16:
         return bytes(imagecodecs.png_encode(np.ascontiguousarray(flat)))
     content: bytes = iio.imwrite("<bytes>", flat, plugin="pillow", extension=kind, **OPTIONS.get(kind, {}))
-    return content
-
-
-def _encode_tiff(array: np.ndarray, ending: str, n_channels: int, pixel_size: PixelSize | None) -> bytes:
-    resolution: dict[str, Any] = {}
-    if pixel_size is not None:
-        resolution = {"resolution": (pixel_size.across, pixel_size.down), "resolutionunit": pixel_size.unit}
-    content: bytes = iio.imwrite(
-        "<bytes>",
-        array,
-        plugin="tifffile",
-        extension=ending,
-        photometric="rgb" if n_channels > 2 else "minisblack",
-        planarconfig="contig" if n_channels > 1 else None,
-        extrasamples=["unassalpha"] if n_channels in (2, 4) else None,
-        **resolution,
-    )
     return content

@@ -8,6 +8,7 @@ Anything else is refused with a line that names the file.
 
 from __future__ import annotations
 
+import io
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,8 +19,8 @@ from tvae.data.atomic import write_atomically
 from tvae.data.image_codec import decode
 from tvae.data.image_encoding import KINDS, encode, holds_type
 from tvae.data.layout import Layout
-from tvae.data.pixel_size import PixelSize, read_pixel_size
 from tvae.data.regular import check_regular
+from tvae.data.scale import Scale, read_scale
 
 LEAST_RANGE = 1 / 255  # of a picture in 0..1; values of less are in units of their own, such as a physical flux
 BITS = (8, 10, 12, 14, 16)  # that 16-bit files hold
@@ -38,7 +39,7 @@ class Image:
     is_2d: bool = True  # the file's array has no channel axis
     alpha: np.ndarray | None = None  # (H, W) of the file's dtype: kept as it is
     missing: np.ndarray | None = None  # (H, W) bool; None: nothing is missing
-    pixel_size: PixelSize | None = None  # where the file says
+    scale: Scale | None = None  # where the file says
     layout: Layout | None = None  # of a stack, whose pages stand one above the other: each has H / n_pages rows
 
     @property
@@ -60,7 +61,7 @@ def read_image(path: str | Path) -> Image:
     if not content:
         raise UserError(f"{path}: the file is empty")
     try:
-        return replace(from_channels(decode(content)), pixel_size=read_pixel_size(content))
+        return replace(from_channels(decode(content)), scale=read_scale(io.BytesIO(content)))
     except UserError as refused:
         raise UserError(f"{path}: {refused}") from None
     except Exception as error:  # decoders raise almost anything on damaged files

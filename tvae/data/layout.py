@@ -15,6 +15,7 @@ import numpy as np
 from tvae.core.errors import UserError, refuse
 
 CHANNELS = "CS"
+CHANNELS_AS_PAGES = "KJLMN"  # letters for channels that are no colours: the first that is free
 
 
 @dataclass(frozen=True)

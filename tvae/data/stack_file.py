@@ -15,9 +15,9 @@ from tvae.data.atomic import write_atomically
 from tvae.data.image_codec import NPY_SIGNATURE, ONE_PICTURE, TIFF_SIGNATURES, in_colours, silenced
 from tvae.data.image_encoding import encode
 from tvae.data.image_file import Image, from_array, from_channels, read_image
-from tvae.data.layout import CHANNELS, Layout, layout_of, parse_pages
-from tvae.data.pixel_size import PixelSize
+from tvae.data.layout import CHANNELS, CHANNELS_AS_PAGES, Layout, layout_of, parse_pages
 from tvae.data.regular import check_regular
+from tvae.data.scale import Scale, encode_tiff, read_scale
 
 ANIMATED = (b"GIF8", b"\x89PNG", b"RIFF")  # files of one or many pictures of 8 bit
 FRAMES = (".gif", ".png", ".webp")
@@ -31,7 +31,10 @@ def read_picture(path: str | Path, axes: str | None = None, pages: str | None = 
         refuse(axes is not None, f"axes={axes}: {path} holds one picture, of rows and columns")
         refuse(pages is not None, f"pages={pages}: {path} holds one picture")
         return read_image(path)
-    return to_image(*found, pages, str(path), has_alpha=True)
+    scale = read_scale(path)
+    if scale is not None and (axes is not None or pages is not None):
+        scale = scale.of_some_pages()
+    return replace(to_image(*found, pages, str(path), has_alpha=True), scale=scale)
 
 
 def to_image(
@@ -97,7 +100,7 @@ def _named_by_file(axes: str, shape: tuple[int, ...]) -> Layout:
     named = Layout(axes, shape)
     channels = dict(zip(axes, shape, strict=True))
     if channels.get("C", 1) not in (1, 3) or ("C" in channels and "S" in channels):
-        named = Layout(axes.replace("C", next(letter for letter in "KJLMN" if letter not in axes)), shape)
+        named = Layout(axes.replace("C", next(letter for letter in CHANNELS_AS_PAGES if letter not in axes)), shape)
     return named
 
 
@@ -119,15 +122,15 @@ def _read_frames(path: Path, axes: str | None) -> tuple[np.ndarray, Layout] | No
     return array, Layout("TYX" if array.ndim == 3 else "TYXC", array.shape)
 
 
-def write_picture(path: Path, array: np.ndarray, layout: Layout | None, pixel_size: PixelSize | None = None) -> None:
+def write_picture(path: Path, array: np.ndarray, layout: Layout | None, scale: Scale | None = None) -> None:
     """Write a picture, or with a layout a stack, whole or not at all; the name's ending tells the format."""
-    write_atomically(path, encode_picture(array, layout, path.suffix, pixel_size))
+    write_atomically(path, encode_picture(array, layout, path.suffix, scale))
 
 
-def encode_picture(array: np.ndarray, layout: Layout | None, ending: str, pixel_size: PixelSize | None = None) -> bytes:
+def encode_picture(array: np.ndarray, layout: Layout | None, ending: str, scale: Scale | None = None) -> bytes:
     """The content of such a file."""
     if layout is None:
-        return encode(array, ending, pixel_size)
+        return encode(array, ending, scale)
     kind = ending.lower()
     buffer = io.BytesIO()
     if kind == ".npy":
@@ -135,14 +138,13 @@ def encode_picture(array: np.ndarray, layout: Layout | None, ending: str, pixel_
         return buffer.getvalue()
     if kind in (".tif", ".tiff"):
         is_colour = layout.axes[-1] in CHANNELS and array.shape[-1] in (3, 4)
-        tifffile.imwrite(
-            buffer,
+        return encode_tiff(
             np.ascontiguousarray(array),
+            layout.axes.replace("C", "S") if is_colour else layout.axes,
+            scale,
             photometric="rgb" if is_colour else "minisblack",
             extrasamples=["unassalpha"] if is_colour and array.shape[-1] == 4 else None,
-            metadata={"axes": layout.axes.replace("C", "S") if is_colour else layout.axes},
         )
-        return buffer.getvalue()
     pages = layout.to_pages(array)
     refuse(kind not in FRAMES or array.dtype != np.uint8, f"a {ending} file cannot hold a stack of {array.dtype} pages")
     content: bytes = iio.imwrite("<bytes>", pages, plugin="pillow", extension=kind, is_batch=True)

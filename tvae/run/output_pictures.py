@@ -57,7 +57,7 @@ def write_pictures(directory: Path, picture: Picture, restored: Restored) -> dic
             layout = picture.image.layout if is_whole else None
             if layout is not None and "uncertainty" in name:
                 layout = layout.with_channels(picture.noisy.shape[2])
-            write_picture(directory / name, pixels, layout, picture.image.pixel_size)
+            write_picture(directory / name, pixels, layout, picture.image.scale)
             written[name] = hashlib.sha256((directory / name).read_bytes()).hexdigest()
     return written
 

@@ -84,8 +84,8 @@ def tell_result(config: Config, path: Path) -> None:
 def _content(pixels: np.ndarray, image: Image, ending: str) -> bytes:
     """Of a file with this ending that holds (H, W, C) in the form of `image`; `UserError` if it cannot."""
     if image.layout is None:
-        return encode(in_kind(pixels, image, ending), ending, image.pixel_size)
-    return encode_picture(to_output(pixels, image), image.layout, ending)
+        return encode(in_kind(pixels, image, ending), ending, image.scale)
+    return encode_picture(to_output(pixels, image), image.layout, ending, image.scale)
 
 
 def _exists(what: str) -> str:
