@@ -48,16 +48,35 @@ def diagonal_details(pixels: np.ndarray, missing: np.ndarray | None) -> float:
     (a - b - c + d) / 2 of a 2x2 block has the noise's deviation and little of the picture; the median of its absolute
     value, over 0.6745, ignores the edges that remain (Donoho and Johnstone 1994).
     """
-    blocks = pixels[:-1, :-1] - pixels[:-1, 1:] - pixels[1:, :-1] + pixels[1:, 1:]
     known = np.ones(pixels.shape, dtype=bool) if missing is None else known_values(missing, pixels.shape)
+    among = pixels if missing is None else pixels[known]
+    if not among.size:
+        return 0.0
+    extremes = among.min(), among.max()
+    channels = zip(np.moveaxis(pixels, -1, 0), np.moveaxis(known, -1, 0), strict=True)  # one at a time, for memory
+    found, free = zip(*(_details_of(*channel, extremes) for channel in channels), strict=True)
+    details, is_free = np.concatenate(found), np.concatenate(free)
+    del found
+    if not details.size:
+        return 0.0
+    if LEFT_MIN <= is_free.mean() < 1:
+        details = details[is_free]
+    return float(np.median(details, overwrite_input=True)) / 2 / 0.6745
+
+
+def _details_of(
+    pixels: np.ndarray, known: np.ndarray, extremes: tuple[np.floating, np.floating]
+) -> tuple[np.ndarray, np.ndarray]:
+    """(n,) each: the details of one channel (H, W), twice as large, and which are far from what may be clipped."""
     is_whole = known[:-1, :-1] & known[:-1, 1:] & known[1:, :-1] & known[1:, 1:]
     if not is_whole.any():
-        return 0.0
-    is_extreme = torch.from_numpy(at_extremes(pixels, known)).permute(2, 0, 1).double()
-    around = F.avg_pool2d(is_extreme, AROUND, 1, AROUND // 2 - 1, count_include_pad=False)  # (C, H - 1, W - 1)
-    is_free = around.permute(1, 2, 0).numpy()[is_whole] <= CLIPPED
-    details = np.abs(blocks[is_whole])
-    return float(np.median(details[is_free] if is_free.mean() >= LEFT_MIN else details)) / 2 / 0.6745
+        return np.empty(0), np.empty(0, dtype=bool)
+    is_extreme = torch.from_numpy(np.isin(pixels, extremes))[None].double()
+    around = F.avg_pool2d(is_extreme, AROUND, 1, AROUND // 2 - 1, count_include_pad=False)[0]  # (H - 1, W - 1)
+    is_free = around.numpy()[is_whole] <= CLIPPED
+    del is_extreme, around
+    blocks = pixels[:-1, :-1] - pixels[:-1, 1:] - pixels[1:, :-1] + pixels[1:, 1:]
+    return np.abs(blocks[is_whole]), is_free
 
 
 def known_values(missing: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
