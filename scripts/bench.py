@@ -32,7 +32,7 @@ import torch
 
 from scripts.by_turns import Spread, busy_neighbour, by_turns, ratios, seconds
 from scripts.dispatches import count_dispatches
-from scripts.visits import batches, dense_visit, end_epoch, engine_visit, make_training, phases, seconds_of
+from scripts.visits import batches, dense_visit, end_epoch, make_training, phases, seconds_of, training_seconds
 from tvae.core.fit import Fit
 from tvae.data.atomic import write_atomically
 from tvae.options.placement import n_cores
@@ -103,8 +103,7 @@ def measure_training(
 def train(fit: Fit, indices: list[torch.Tensor], n_threads: int) -> float:
     """Seconds of visits as training does them, on so many threads."""
     torch.set_num_threads(n_threads)
-    with fit.engine.at_work():
-        return seconds_of(engine_visit(fit), indices, seed=fit.schedule.last_epoch)  # another one every time
+    return training_seconds(fit, indices, seed=fit.schedule.last_epoch)  # another one every time
 
 
 def variants(fit: Fit, indices: list[torch.Tensor], n_threads: int, with_others: bool) -> dict[str, Any]:

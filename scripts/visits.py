@@ -75,6 +75,18 @@ def engine_visit(fit: Fit) -> Visit:
     return lambda index, seed: fit.visit(index, seed, len(index))
 
 
+def training_seconds(fit: Fit, indices: list[torch.Tensor], seed: int) -> float:
+    """Of visits as training does them: as many minibatches at once as take a moment."""
+    order, started, n_done = torch.cat(indices), time.perf_counter(), 0
+    with fit.engine.at_work():
+        while n_done < len(order):
+            index = order[n_done : n_done + fit.pace.n_at_once * BATCH]
+            with fit.pace.kept():
+                fit.visit(index, seed, len(index))
+            n_done += len(index)
+    return time.perf_counter() - started
+
+
 def end_epoch(fit: Fit) -> None:
     update_closed_forms(fit.model, fit.totals)
     fit.totals = fit._new_totals()
@@ -96,7 +108,8 @@ def phases(fit: Fit) -> Iterator[dict[str, float]]:
         return wrapper
 
     engine, step = fit.engine, fit.optimiser.step
-    fit.engine = replace(engine, visit=timed("E-step and gradient", engine.visit))
+    stretch = engine.stretch and timed("minibatches", engine.stretch)
+    fit.engine = replace(engine, visit=timed("E-step and gradient", engine.visit), stretch=stretch)
     fit.optimiser.step = timed("Adam", step)  # type: ignore[method-assign]
     try:
         yield spent

@@ -72,7 +72,7 @@ def test_what_is_measured(more):
     assert (found["n_points"], found["n_visited"]) == (200, 64)
     for name in ("seconds_per_epoch", "one_thread", "neighbour", "dense"):
         assert 0 < found[name].low <= found[name].middle <= found[name].high
-    assert set(found["phases"]) == {"E-step and gradient", "Adam", "rest"}
+    assert {"rest"} < set(found["phases"]) <= {"minibatches", "E-step and gradient", "Adam", "rest"}
     assert sum(found["phases"].values()) == pytest.approx(1)
     assert found["states_per_second"] == pytest.approx((16 + 12) * 200 / found["seconds_per_epoch"].middle)
     assert found["gflops"] == pytest.approx(

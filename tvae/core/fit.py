@@ -17,14 +17,15 @@ from typing import Any, Optional
 import torch
 from torch import Tensor
 
-from tvae.core.engine import Engine, Minibatch
+from tvae.core.engine import Engine, Minibatch, Stretch
 from tvae.core.errors import TrainingFailed
 from tvae.core.evolution import EaConfig
 from tvae.core.fields import option
 from tvae.core.learning import Totals, update_closed_forms
 from tvae.core.model import Model, ModelConfig
+from tvae.core.pace import Pace
 from tvae.core.points import Points
-from tvae.core.schedule import LrConfig, make_schedule
+from tvae.core.schedule import LrConfig, make_schedule, next_rates
 from tvae.core.states import StatesConfig
 from tvae.core.streams import Stream, derive, generator
 from tvae.core.team import ALONE, Team
@@ -84,6 +85,7 @@ class Fit:
         self.epoch = 0  # epochs done
         self.batch = 0  # batches done in the epoch under way
         self.seconds = 0.0  # spent in the epoch under way
+        self.pace = Pace(engine.stretch is not None and team.is_alone and not self.is_exact)
         self.totals = self._new_totals()
         self.n_wanting = torch.zeros(1, dtype=model.pi.dtype, device=self.device)  # ranks that want to stop
 
@@ -96,7 +98,7 @@ class Fit:
         return Totals(self.model, self.is_exact, self.points.is_masked)
 
     def epochs(self, stop: Callable[[], bool] = lambda: False) -> Iterator[Epoch]:
-        """Train up to `n_epochs`; `stop` is asked before each batch, and ends the training early."""
+        """Train up to `n_epochs`; `stop` is asked every moment, between minibatches, and ends the training early."""
         size = self.config.batch_size
         while self.epoch < self.n_epochs:
             started = time.perf_counter()
@@ -104,9 +106,11 @@ class Fit:
             order, ends = self._order()
             with self.engine.at_work():
                 while self.batch < self.n_batches and not self._stops(stop()):
-                    index = order[ends[self.batch] : ends[self.batch + 1]]
-                    self.visit(index, seed, min(size, self.points.n_points - self.batch * size))
-                    self.batch += 1
+                    n = min(self.pace.n_at_once, self.n_batches - self.batch)
+                    index = order[ends[self.batch] : ends[self.batch + n]]
+                    with self.pace.kept():
+                        self.visit(index, seed, min(n * size, self.points.n_points - self.batch * size))
+                    self.batch += n
             self.seconds += time.perf_counter() - started
             if self.batch < self.n_batches:
                 return
@@ -139,7 +143,7 @@ class Fit:
         return (order[is_own] - own.start).to(self.device), ends
 
     def visit(self, index: Tensor, seed: int, n_in_batch: int) -> None:
-        """One minibatch: E-step, then a step of the decoder.
+        """One minibatch: E-step, then a step of the decoder. Or several of them, if the engine takes stretches.
 
         `index` (B,): this rank's data points in it; `n_in_batch`: those of all ranks.
         """
@@ -147,6 +151,11 @@ class Fit:
         x, observed = points.rows(index)
         rng = Stream(seed, index + points.own.start)
         batch = Minibatch(x, observed, points.sets.take(index), rng, n_in_batch)
+        if self.engine.stretch is not None and n_in_batch > config.batch_size:
+            rates = next_rates(self.schedule, math.ceil(n_in_batch / config.batch_size))
+            stretch = Stretch(batch, config.batch_size, self.optimiser, rates)
+            points.sets.put(index, self.engine.stretch(self.model, config.ea, config.prune, stretch, self.totals))
+            return
         packed, gradients = self.engine.visit(self.model, config.ea, config.prune, batch, self.totals)
         points.sets.put(index, packed)
         if self.is_exact:

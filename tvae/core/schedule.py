@@ -41,3 +41,12 @@ def make_schedule(
         gamma = 0.5 ** (1 / (lr.epochs_to_half * n_batches))
         return torch.optim.lr_scheduler.ExponentialLR(optimiser, gamma)
     return torch.optim.lr_scheduler.ConstantLR(optimiser, factor=1.0)
+
+
+def next_rates(schedule: torch.optim.lr_scheduler.LRScheduler, n_steps: int) -> list[float]:
+    """Of so many steps, which count as done from now on."""
+    rates: list[float] = []
+    for _ in range(n_steps):
+        rates += map(float, schedule.get_last_lr())
+        schedule.step()
+    return rates

@@ -43,4 +43,5 @@ def choose_engine(model: Model, ea: EaConfig, imputes: bool = False, is_exact_ma
         optimiser=native.Adam,
         # What a visit then leaves to torch is tiny, and not worth the waking of its threads.
         at_work=native.torch_on_one_thread if is_whole else nullcontext,
+        stretch=native.visit_stretch if is_whole else None,
     )

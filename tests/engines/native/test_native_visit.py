@@ -5,7 +5,7 @@ import torch
 from conftest import random_mask
 from native_samples import needs_kernel, setting
 
-from tvae.core.engine import Minibatch, visit_by
+from tvae.core.engine import Minibatch, Stretch, visit_by
 from tvae.core.evolution import EaConfig
 from tvae.core.learning import Totals
 from tvae.core.products import UNPACKED
@@ -66,3 +66,32 @@ def test_the_number_of_threads_changes_nothing(dtype):
         found.append([order, *gradients, *sums.values()])
     for other in found[1:]:
         assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("hidden", [[], [37], [9, 70]])
+def test_a_stretch_is_its_visits_and_steps_by_turns(hidden, masked):
+    """Minibatches of 4, 4 and 3 data points, at other rates: the same to the last bit."""
+    found = []
+    for is_stretch in (False, True):
+        model, x, packed = setting(23, hidden, 13, 30, n_points=11)
+        observed = random_mask(*x.shape) if masked else None
+        optimiser, totals = native.Adam(model.decoder.parameters(), 0.1), Totals(model, False, masked)
+        whole = Minibatch(x, observed, packed, Stream(8, torch.arange(11)), 11)
+        if is_stretch:
+            kept = native.visit_stretch(model, EA, 1e-3, Stretch(whole, 4, optimiser, [0.01, 0.02, 0.03]), totals)
+        else:
+            parts = []
+            for rate, index in zip((0.01, 0.02, 0.03), torch.arange(11).split(4), strict=True):
+                mask = None if observed is None else observed[index]
+                batch = Minibatch(x[index], mask, packed[index], Stream(8, index), len(index))
+                states, gradients = native.visit_batch(model, EA, 1e-3, batch, totals)
+                parts.append(states)
+                for parameter, gradient in zip(model.decoder.parameters(), gradients, strict=True):
+                    parameter.grad = gradient
+                optimiser.param_groups[0]["lr"] = rate
+                optimiser.step()
+            kept = torch.cat(parts)
+        moments = [value for state in optimiser.state.values() for value in state.values()]
+        found.append([kept, *model.decoder.parameters(), *moments, *totals.sums.values()])
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))

@@ -7,7 +7,7 @@ from tvae.engines.native.adam import Adam
 from tvae.engines.native.loading import is_available
 from tvae.engines.native.packed_products import PRODUCTS
 from tvae.engines.native.threads import torch_on_one_thread
-from tvae.engines.native.visit import e_step, gradient, has_e_step, has_gradient, is_usable, visit_batch
+from tvae.engines.native.visit import e_step, gradient, has_e_step, has_gradient, is_usable, visit_batch, visit_stretch
 
 __all__ = [
     "PRODUCTS",
@@ -20,4 +20,5 @@ __all__ = [
     "is_usable",
     "torch_on_one_thread",
     "visit_batch",
+    "visit_stretch",
 ]

@@ -14,15 +14,16 @@
 
 namespace {
 
-template <class T> void run_adam(const AdamTask &task) {
-  constexpr int64_t at_once = 1 << 15;
-  const T rate = task.rate, beta1 = task.beta1, beta2 = task.beta2, root = task.root, epsilon = task.epsilon;
+template <class T> void add_adam(Phases &phases, const AdamTask &task, int64_t step) {
+  constexpr int64_t at_once = 1 << 14;
+  const T rate = task.rates[step], root = task.roots[step];
+  const T beta1 = task.beta1, beta2 = task.beta2, epsilon = task.epsilon;
   std::vector<std::pair<int64_t, int64_t>> parts;  // parameter, first element
   for (int64_t p = 0; p < task.n_parameters; ++p)
     for (int64_t start = 0; start < task.sizes[p]; start += at_once) parts.emplace_back(p, start);
-  Phases phases;
+  const int64_t n_parts = parts.size();
   // The numbers are copied: by reference they would be read again at every step.
-  phases.add(parts.size(), [=, &parts, &task](int64_t part) {
+  phases.add(n_parts, [=, parts = std::move(parts), &task](int64_t part) {
     const auto [p, start] = parts[part];
     T *__restrict parameter = static_cast<T *>(task.parameters[p]);
     const T *__restrict gradient = static_cast<const T *>(task.gradients[p]);
@@ -34,6 +35,11 @@ template <class T> void run_adam(const AdamTask &task) {
       parameter[i] -= rate * mean[i] / (std::sqrt(square[i]) / root + epsilon);
     }
   });
+}
+
+template <class T> void run_adam(const AdamTask &task) {
+  Phases phases;
+  add_adam<T>(phases, task, 0);
   phases.run(task.n_threads);
 }
 

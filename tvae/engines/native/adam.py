@@ -9,7 +9,8 @@ from __future__ import annotations
 import ctypes
 import inspect
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from ctypes import c_double
 
 import torch
 
@@ -32,26 +33,32 @@ class Adam(torch.optim.Adam):
 
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         (group,) = self.param_groups
+        arguments, parameters = Arguments(), group["params"]
+        task = self.task(arguments, [arguments.tensor(parameter.grad) for parameter in parameters], [group["lr"]])
+        kernel("adam", parameters[0].dtype)(ctypes.byref(task))
+
+    def task(self, arguments: Arguments, gradients: Sequence[int], rates: Sequence[float]) -> AdamTask:
+        """Steps with gradients at these addresses, one for each of the rates, which count as done from now on."""
+        (group,) = self.param_groups
         parameters, (beta1, beta2) = group["params"], group["betas"]
         states = [self._state_of(parameter) for parameter in parameters]
-        torch._foreach_add_([state["step"] for state in states], 1)
-        n_steps = states[0]["step"].item()
-        arguments, sizes = Arguments(), [parameter.numel() for parameter in parameters]
-        task = AdamTask(
+        n_before, sizes = int(states[0]["step"].item()), [parameter.numel() for parameter in parameters]
+        torch._foreach_add_([state["step"] for state in states], len(rates))
+        numbers = range(n_before + 1, n_before + len(rates) + 1)
+        return AdamTask(
             n_parameters=len(parameters),
             n_threads=n_threads_for(16 * sum(sizes)),
-            rate=group["lr"] / (1 - beta1**n_steps),
             beta1=beta1,
             beta2=beta2,
-            root=math.sqrt(1 - beta2**n_steps),
             epsilon=group["eps"],
+            rates=arguments.array([rate / (1 - beta1**t) for t, rate in zip(numbers, rates, strict=True)], c_double),
+            roots=arguments.array([math.sqrt(1 - beta2**t) for t in numbers], c_double),
             sizes=arguments.array(sizes),
             parameters=arguments.array([parameter.data_ptr() for parameter in parameters]),
-            gradients=arguments.array([arguments.tensor(parameter.grad) for parameter in parameters]),
+            gradients=arguments.array(gradients),
             means=arguments.array([state["exp_avg"].data_ptr() for state in states]),
             squares=arguments.array([state["exp_avg_sq"].data_ptr() for state in states]),
         )
-        kernel("adam", parameters[0].dtype)(ctypes.byref(task))
 
     step.hooked = True  # type: ignore[attr-defined]  # else torch wraps it for its profiler, which takes longer than it
 

@@ -70,9 +70,13 @@ class VisitTask(ctypes.Structure):
 class AdamTask(ctypes.Structure):
     _fields_ = [
         *((name, c_int64) for name in ("n_parameters", "n_threads")),
-        *((name, c_double) for name in ("rate", "beta1", "beta2", "root", "epsilon")),
-        *((name, c_void_p) for name in ("sizes", "parameters", "gradients", "means", "squares")),
+        *((name, c_double) for name in ("beta1", "beta2", "epsilon")),
+        *((name, c_void_p) for name in ("rates", "roots", "sizes", "parameters", "gradients", "means", "squares")),
     ]
+
+
+class StretchTask(ctypes.Structure):
+    _fields_ = [("visit", VisitTask), ("size", c_int64), ("adam", AdamTask)]
 
 
 STRUCTURES = (
@@ -81,6 +85,7 @@ STRUCTURES = (
     GradientTask,
     VisitTask,
     AdamTask,
+    StretchTask,
 )  # in the order of `kernel_sizes`, which `loading` compares
 
 
@@ -99,8 +104,8 @@ class Arguments:
     def optional(self, tensor: Tensor | None) -> int | None:
         return None if tensor is None else self.tensor(tensor)
 
-    def array(self, values: Sequence[int]) -> int:
-        self.held.append((c_int64 * len(values))(*values))
+    def array(self, values: Sequence[float], kind: type[Any] = c_int64) -> int:
+        self.held.append((kind * len(values))(*values))
         return ctypes.addressof(self.held[-1])
 
     def network(self, decoder: Mlp) -> Network:

@@ -80,15 +80,14 @@ void add_e_step(Phases &phases, EStepTask &task, const std::vector<Layer<T>> &la
   const int64_t n_states = task.n_states, n_bytes = (task.n_latents + 7) / 8;
   const int64_t at_once = std::clamp<int64_t>(STATES_AT_ONCE / n_states, 1, task.batch);
   known.prepare(task, at_once * n_states, output_stride(task.decoder, layers));
-  for (const auto &layer : layers) phases.add(layer.n_panels, [&](int64_t panel) { layer.pack(panel); });
+  add_packing(phases, layers);
   for (int64_t first = 0; first < task.batch; first += at_once) {
     const int64_t n_points = std::min(at_once, task.batch - first);
     const uint8_t *packed = task.packed + first * n_states * n_bytes;
     phases.add(1, [&known](int64_t) { known.forget(); });
     phases.add(n_points, [=, &known](int64_t point) {
       std::vector<int32_t> ones(8 * n_bytes);
-      for (int64_t place = point * n_states; place < (point + 1) * n_states; ++place)
-        known.enter(place, packed + place * n_bytes, ones.data());
+      known.enter(point * n_states, n_states, packed + point * n_states * n_bytes, ones.data());
     });
     phases.add((n_points * n_states + BLOCK - 1) / BLOCK, [&known, &task, &layers](int64_t block) {
       const int64_t row = block * BLOCK, count = std::min(BLOCK, known.n_rows() - row);

@@ -45,8 +45,8 @@ public:
         width(widest(task.decoder, layers)), stride(stride_for<T>(width)), n_words(width / 64), value(memory.value),
         slope(memory.slope), on(memory.on) {
     const int64_t n_hidden = layers.size();
-    value.resize((n_hidden + 1) * n_rows * stride), slope.resize(n_hidden * n_rows * stride);
-    on.resize(n_hidden * n_rows * n_words);
+    make_room(value, (n_hidden + 1) * n_rows * stride), make_room(slope, n_hidden * n_rows * stride);
+    make_room(on, n_hidden * n_rows * n_words);
   }
 
   // The layers' weights have to be packed.
@@ -143,7 +143,7 @@ template <class T> typename Gradient<T>::Memory &gradient_memory() {
 template <class T> void run_gradient(const GradientTask &task) {
   const auto layers = hidden_layers<T>(task.decoder);
   Phases phases;
-  for (const auto &layer : layers) phases.add(layer.n_panels, [&](int64_t panel) { layer.pack(panel); });
+  add_packing(phases, layers);
   Gradient<T> gradient(task, layers, gradient_memory<T>());
   gradient.add_to(phases);
   phases.run(task.n_threads);

@@ -20,12 +20,15 @@ extern "C" {
 const char *kernel_version() { return KERNEL_VERSION; }
 void kernel_sizes(int64_t *sizes) {
   for (const size_t size :
-       {sizeof(Network), sizeof(EStepTask), sizeof(GradientTask), sizeof(VisitTask), sizeof(AdamTask)})
+       {sizeof(Network), sizeof(EStepTask), sizeof(GradientTask), sizeof(VisitTask), sizeof(AdamTask),
+        sizeof(StretchTask)})
     *sizes++ = size;
 }
 
 void visit_float(VisitTask *task) { run_visit<float>(*task); }
 void visit_double(VisitTask *task) { run_visit<double>(*task); }
+void stretch_float(StretchTask *task) { run_stretch<float>(*task); }
+void stretch_double(StretchTask *task) { run_stretch<double>(*task); }
 void e_step_float(EStepTask *task) { run_e_step<float>(*task); }
 void e_step_double(EStepTask *task) { run_e_step<double>(*task); }
 void gradient_float(const GradientTask *task) { run_gradient<float>(*task); }

@@ -54,29 +54,17 @@ public:
   T *mu_row(int64_t its_row) { return mu.data() + its_row * mu_stride; }
   const T *mu_of(int64_t place) { return mu_row(row[equal[place]]); }
 
-  // Enter a packed state at `place`; `ones`: room for a list of latents.
-  void enter(int32_t place, const uint8_t *packed, int32_t *ones) {
-    Word *state = states.data() + place * n_words;
-    state[n_words - 1] = 0;
-    std::memcpy(state, packed, n_bytes);
-    const int64_t n_ones = list_ones(state, n_words, ones);
-    uint64_t sum = 0;
-    double its_prior = prior.log_off;
-    for (int64_t i = 0; i < n_ones; ++i) sum += task->numbers[ones[i]], its_prior += prior.logit[ones[i]];
-    code[place] = sum, log_prior[place] = its_prior;
-    for (uint64_t slot = sum >> 32;; ++slot) {
-      auto &entry = slots[slot & (n_slots - 1)];
-      int32_t found = entry.load(std::memory_order_acquire);
-      if (!found && entry.compare_exchange_strong(found, place + 1, std::memory_order_acq_rel)) {
-        equal[place] = place, row[place] = n_different++;
-        first[row[place]] = place;
-        return;
-      }
-      if (code[found - 1] == sum) {
-        equal[place] = found - 1;
-        return;
-      }
+  // Enter `count` packed states at the places from `place` on; `ones`: room for a list of latents.
+  void enter(int32_t place, int64_t count, const uint8_t *packed, int32_t *ones) {
+    int64_t n_first = 0;
+    for (int32_t next = place; next < place + count; ++next, packed += n_bytes) {
+      read(next, packed, ones);
+      equal[next] = find_or_claim(next);
+      n_first += equal[next] == next;
     }
+    int64_t its_row = n_different.fetch_add(n_first);  // once for all of them: threads would wait for each other
+    for (int32_t next = place; next < place + count; ++next)
+      if (equal[next] == next) row[next] = its_row, first[its_row++] = next;
   }
 
   // mu of the state with this code, null if it is not known.
@@ -85,6 +73,29 @@ public:
       const int32_t found = slots[slot & (n_slots - 1)].load(std::memory_order_relaxed);
       if (!found) return nullptr;
       if (code[found - 1] == wanted) return mu_row(row[found - 1]);
+    }
+  }
+
+private:
+  void read(int32_t place, const uint8_t *packed, int32_t *ones) {
+    Word *state = states.data() + place * n_words;
+    state[n_words - 1] = 0;
+    std::memcpy(state, packed, n_bytes);
+    const int64_t n_ones = list_ones(state, n_words, ones);
+    uint64_t sum = 0;
+    double its_prior = prior.log_off;
+    for (int64_t i = 0; i < n_ones; ++i) sum += task->numbers[ones[i]], its_prior += prior.logit[ones[i]];
+    code[place] = sum, log_prior[place] = its_prior;
+  }
+
+  // The place of the first state with the code of the one at `place`; if there is none, that is the first.
+  int32_t find_or_claim(int32_t place) {
+    const uint64_t wanted = code[place];
+    for (uint64_t slot = wanted >> 32;; ++slot) {
+      auto &entry = slots[slot & (n_slots - 1)];
+      int32_t found = entry.load(std::memory_order_acquire);
+      if (!found && entry.compare_exchange_strong(found, place + 1, std::memory_order_acq_rel)) return place;
+      if (code[found - 1] == wanted) return found - 1;
     }
   }
 };

@@ -7,11 +7,13 @@
 
 #include "rows.hpp"
 #include "tasks.hpp"
+#include "threads.hpp"
 #include "vectors.hpp"
 
 namespace {
 
 constexpr int PANEL_MAX = 12;             // vectors of outputs summed up in registers; AVX2 has 16, AVX-512 32
+constexpr int64_t PACKED_AT_ONCE = 32;   // inputs whose weights a thread packs
 constexpr int64_t NEAR_BYTES = 24 << 10;  // of weights that stay in the nearest cache while states pass by
 
 template <class T>
@@ -36,11 +38,14 @@ template <class T> struct Layer {
   int64_t panel_size() const { return panel * WIDTH<T>; }
   int64_t n_columns() const { return n_panels * panel_size(); }
 
-  void pack(int64_t which) const {
+  // Packing is shared out by panels, and within them by inputs.
+  int64_t n_parts_to_pack() const { return n_panels * ((n_in + PACKED_AT_ONCE - 1) / PACKED_AT_ONCE); }
+  void pack(int64_t part) const {
+    const int64_t which = part % n_panels, first = part / n_panels * PACKED_AT_ONCE;
     const int64_t begin = which * panel_size(), count = std::clamp<int64_t>(n_out - begin, 0, panel_size());
-    std::fill(std::copy_n(bias + begin, count, start + begin), start + begin + panel_size(), T(0));
-    T *to = packed + begin * n_in;
-    for (int64_t k = 0; k < n_in; ++k, to += panel_size()) {
+    if (first == 0) std::fill(std::copy_n(bias + begin, count, start + begin), start + begin + panel_size(), T(0));
+    T *to = packed + begin * n_in + first * panel_size();
+    for (int64_t k = first; k < std::min(n_in, first + PACKED_AT_ONCE); ++k, to += panel_size()) {
       std::copy_n(weight + k * n_out + begin, count, to);
       std::fill(to + count, to + panel_size(), T(0));
     }
@@ -62,6 +67,11 @@ template <class T> struct Layer {
     }
   }
 };
+
+// `layers` have to live until the phases are done.
+template <class T> void add_packing(Phases &phases, const std::vector<Layer<T>> &layers) {
+  for (const auto &layer : layers) phases.add(layer.n_parts_to_pack(), [&](int64_t part) { layer.pack(part); });
+}
 
 // The layers behind the first. Their packed weights are in memory that this thread keeps, valid until the next call.
 template <class T> std::vector<Layer<T>> hidden_layers(const Network &net) {

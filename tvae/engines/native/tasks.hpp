@@ -51,9 +51,16 @@ struct VisitTask {
 
 struct AdamTask {
   int64_t n_parameters, n_threads;
-  double rate, beta1, beta2, root, epsilon;                                    // see adam.hpp
+  double beta1, beta2, epsilon;
+  const double *rates, *roots;                                                 // of each step, see adam.hpp
   const int64_t *sizes;                                                        // of each parameter
   void *const *parameters, *const *gradients, *const *means, *const *squares;  // all but the gradients are updated
+};
+
+struct StretchTask {
+  VisitTask visit;  // of all data points; its scale is not used
+  int64_t size;     // data points in each minibatch but the last
+  AdamTask adam;    // a step for each minibatch
 };
 
 }  // namespace

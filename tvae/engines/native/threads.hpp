@@ -29,7 +29,7 @@ inline void pause_briefly() {
 
 // Wait until `is_ready`, which `announce` makes others look at again.
 class Gate {
-  static constexpr auto AWAKE = std::chrono::microseconds(30);  // about what it takes to wake a thread
+  static constexpr auto AWAKE = std::chrono::microseconds(100);  // about what it takes to wake a thread
   std::mutex mutex;
   std::condition_variable changed;
   std::atomic<int64_t> n_asleep{0};

@@ -57,4 +57,9 @@ template <class T> struct Aligned {  // to cache lines: vectors then never strad
 };
 template <class T> using Array = std::vector<T, Aligned<T>>;
 
+// For at least n elements. Memory that became smaller and larger by turns would be cleared every time.
+template <class T> void make_room(Array<T> &array, size_t n) {
+  if (array.size() < n) array.resize(n);
+}
+
 }  // namespace

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tvae.core.decoder import Mlp
-from tvae.core.engine import Minibatch, visit_by
+from tvae.core.engine import Minibatch, Stretch, visit_by
 from tvae.core.evolution import EaConfig
 from tvae.core.learning import Totals
 from tvae.core.likelihood import Gaussian
@@ -17,6 +17,7 @@ from tvae.core.model import Model
 from tvae.core.posterior import EStep, Rows
 from tvae.core.states import code_numbers
 from tvae.core.streams import Stream
+from tvae.engines.native.adam import Adam
 from tvae.engines.native.bindings import (
     ACTIVATIONS,
     C_TYPES,
@@ -24,6 +25,7 @@ from tvae.engines.native.bindings import (
     Arguments,
     EStepTask,
     GradientTask,
+    StretchTask,
     VisitTask,
 )
 from tvae.engines.native.loading import is_available, kernel
@@ -153,6 +155,23 @@ def gradient(model: Model, x: Tensor, rows: Rows, observed: Tensor | None, n_poi
 _visit_by_parts = visit_by(e_step, gradient, PRODUCTS)
 
 
+def _visit_task(
+    model: Model, ea: EaConfig, prune: float, batch: Minibatch, totals: Totals
+) -> tuple[VisitTask, EStep, Gradients, Arguments]:
+    """What the kernel is to do, where its results will be, and the memory that it reads."""
+    search, step, arguments = _e_step_task(model, ea, batch.x, batch.packed, batch.rng, batch.observed)
+    decoder, sigma2 = _known_parts(model)
+    gradients = Gradients(decoder, arguments)
+    task = VisitTask(
+        search=search,
+        prune=prune,
+        scale=1 / (sigma2 * batch.n_points),
+        **{name: value.data_ptr() for name, value in totals.sums.items()},
+        **gradients.fields,
+    )
+    return task, step, gradients, arguments
+
+
 def visit_batch(
     model: Model, ea: EaConfig, prune: float, batch: Minibatch, totals: Totals
 ) -> tuple[Tensor, list[Tensor]]:
@@ -162,17 +181,21 @@ def visit_batch(
     """
     if totals.is_exact:
         return _visit_by_parts(model, ea, prune, batch, totals)
-    x, rng, sums = batch.x, batch.rng, totals.sums
-    search, step, arguments = _e_step_task(model, ea, x, batch.packed, rng, batch.observed)
-    decoder, sigma2 = _known_parts(model)
-    gradients = Gradients(decoder, arguments)
-    task = VisitTask(
-        search=search,
-        prune=prune,
-        scale=1 / (sigma2 * batch.n_points),
-        **{name: value.data_ptr() for name, value in sums.items()},
-        **gradients.fields,
-    )
-    kernel("visit", x.dtype)(ctypes.byref(task))
-    rng.n_drawn += task.search.n_drawn
+    task, step, gradients, _held = _visit_task(model, ea, prune, batch, totals)
+    kernel("visit", batch.x.dtype)(ctypes.byref(task))
+    batch.rng.n_drawn += task.search.n_drawn
     return step.packed, gradients.tensors
+
+
+def visit_stretch(model: Model, ea: EaConfig, prune: float, stretch: Stretch, totals: Totals) -> Tensor:
+    """See `core.engine.StretchFunction`; needs `has_e_step` and `has_gradient`.
+
+    What Python does for a minibatch would take a third of the time of a small model on two threads.
+    """
+    optimiser, size = stretch.optimiser, stretch.size
+    assert isinstance(optimiser, Adam)
+    visit, step, gradients, arguments = _visit_task(model, ea, prune, stretch.batch, totals)
+    visit.search.n_threads = n_threads_for(size * visit.search.n_states * model.decoder.cost)
+    adam = optimiser.task(arguments, [tensor.data_ptr() for tensor in gradients.tensors], stretch.rates)
+    kernel("stretch", stretch.batch.x.dtype)(ctypes.byref(StretchTask(visit=visit, size=size, adam=adam)))
+    return step.packed
