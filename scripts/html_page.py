@@ -156,7 +156,9 @@ def build(outputs: Path) -> str:
             first = [run for run in runs_below(outputs / name) if run[0].name.endswith("seed=0")]
             sections.append((title, content + "".join(restored(*run, outputs) for run in first)))
     if (outputs / "tables" / "pictures.md").is_file():
-        sections.append(("Development set", written_tables(outputs / "tables" / "pictures.md")))
+        curve = outputs / "tables" / "pictures.png"
+        shown = picture(curve, "PSNR against seconds") if curve.is_file() else ""
+        sections.append(("Development set", shown + written_tables(outputs / "tables" / "pictures.md")))
     for name, title in FIGURES.items():
         found = sorted((outputs / name).glob("*.png"))
         shown = "".join(picture(path, path.stem.replace("_", " ")) for path in found)

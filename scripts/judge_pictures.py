@@ -3,8 +3,8 @@
     python -m scripts.judge_pictures [outputs]
 
 Takes whatever finished runs there are below outputs/pictures/runs (`make pictures`) and writes
-outputs/tables/pictures.md and .csv; runs that cannot be read are left out and named. What other systems reach is
-measured once and kept in outputs/pictures/peers.csv.
+outputs/tables/pictures.md and .csv, and PSNR against seconds in pictures.png; runs that cannot be read are left out and
+named. What other systems reach is measured once and kept in outputs/pictures/peers.csv.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from statistics import mean, stdev
 
+from scripts import picture_curve
 from scripts.development_set import HALVES, ROLES
 from scripts.picture_cells import Cell, Group, arrange, grouped, runs_of
 from scripts.picture_peers import NOT_INSTALLED, SYSTEMS, is_installed, measure_peers
 from scripts.picture_runs import N_DEVIATIONS, N_PARTS, Corruption, PictureRun, collect_runs
 from tvae.data.atomic import write_atomically
+from tvae.run.figures import save_figure
 
 LEGEND = (
     "PSNR in dB, neither rounded nor clipped: mean ± standard deviation (number) over seeds of both the corruption and "
@@ -201,8 +203,11 @@ def main(words: list[str] | None = None) -> None:
     (outputs / "tables").mkdir(exist_ok=True)
     for ending, text in (("md", markdown), ("csv", as_csv(cells))):
         write_atomically(outputs / "tables" / f"pictures.{ending}", text.encode())
+    figure = picture_curve.draw(cells)
+    if figure is not None:
+        save_figure(outputs / "tables" / "pictures.png", figure)
     print(markdown)
-    print(f"written to {outputs}/tables/pictures.md and .csv")
+    print(f"written to {outputs}/tables/pictures.md, .csv and .png")
 
 
 if __name__ == "__main__":

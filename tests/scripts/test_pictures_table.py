@@ -8,10 +8,11 @@ import types
 import pytest
 from skimage.restoration import inpaint_biharmonic
 
-from scripts import html_page, judge_pictures
-from scripts.picture_peers import NOT_INSTALLED, read_measured
+from scripts import html_page, judge_pictures, picture_curve
+from scripts.picture_cells import arrange
+from scripts.picture_peers import NOT_INSTALLED, measure_peers, read_measured
 from scripts.picture_runs import Case, arrays_of, collect_runs
-from tests.made_up_pictures import MISSING, MORE, NOISE, make_run, psnr_of, tables_of
+from tests.made_up_pictures import MISSING, MORE, NOISE, make_run, psnr_of, set_times, tables_of
 from tvae.data.noise_level import estimate_noise
 from tvae.restore.metrics import psnr
 
@@ -55,6 +56,7 @@ def test_table(folder, bm3d, capsys):
     assert reported["worst picture"] == f"{worst[1]} {worst[0]:+.2f}"
     assert reported["seconds"] == "100..300 *"
 
+    assert (folder.parent / "tables" / "pictures.png").is_file()
     (first,) = (table for table in by_picture if table[0][0] == groups[1] and "sigma" in table[0][1])
     assert first[0][1:] == [*("sigma 25: ours", "BM3D, told", "BM3D, estimated", "difference"),
                             *("sigma 50: ours", "BM3D, told", "BM3D, estimated", "difference"), "seconds"]  # fmt: skip
@@ -167,3 +169,23 @@ def test_the_page_has_the_table_and_not_every_run(folder, bm3d):
     assert page.count("<table>") == 3
     assert "half B (reported), effort=default" in page
     assert "Other restored images" not in page
+
+
+def test_curve_of_psnr_against_seconds(folder, bm3d):
+    """Means over pictures, of the median seconds of each."""
+    for seed, seconds in ((0, 110.0), (1, 120.0), (2, 190.0)):
+        set_times(make_run(folder, "coffee", NOISE, seed, "fast"), seconds)
+    page, best = make_run(folder, "page", NOISE, 0, "fast"), make_run(folder, "coffee", NOISE, 0, "best")
+    set_times(page, 140.0)
+    set_times(best, 400.0)
+    make_run(folder, "house", NOISE, 0, "default")
+    runs = collect_runs(folder)
+    found = measure_peers(sorted({run.case for run in runs}), folder / "clean", folder / "peers.csv")
+    (axes,) = picture_curve.draw(arrange(runs, found)).axes
+    ours, theirs = (line.get_xydata() for line in axes.lines)
+    coffee = statistics.mean(run.psnr for run in runs if run.case.picture == "coffee" and run.effort == "fast")
+    assert ours[0] == pytest.approx([(120 + 140) / 2, (coffee + psnr_of(page)) / 2])
+    assert ours[1] == pytest.approx([400, psnr_of(best)])
+    assert [text.get_text() for text in axes.texts] == ["fast", "best"]
+    assert len(theirs) == 1
+    assert picture_curve.draw([]) is None
