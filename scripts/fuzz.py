@@ -2,9 +2,10 @@
 
     python -m scripts.fuzz [--minutes 60] [--seed 0] [--out outputs/fuzz]
 
-Options, picture files, masks, arrays, run directories, configurations and checkpoints are drawn by hypothesis and tried
-in this process on a tiny picture. Found are tracebacks, hangs of more than a minute, files of the user that were
-changed, and results that differ when the same is asked for once more. Each attempt has a number, so that
+Options, picture files, masks, stacks, folders, outputs, arrays, run directories, configurations, checkpoints, models,
+sweeps and searches are drawn by hypothesis and tried in this process on a tiny picture. Found are tracebacks, hangs of
+more than a minute, files of the user that were changed, results of another size or type than the picture, and results
+that differ when the same is asked for once more. Each attempt has a number, so that
 `python -m scripts.fuzz --only NUMBER` repeats it.
 """
 
@@ -13,7 +14,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import faulthandler
-import hashlib
 import io
 import itertools
 import os
@@ -31,12 +31,15 @@ import torch
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from scripts.fuzz_attempts import ATTEMPTS, Attempt
+from scripts.fuzz_attempts import Attempt
+from scripts.fuzz_calls import CALLS
+from scripts.fuzz_commands import COMMANDS
+from scripts.fuzz_runs import RUNS
 from scripts.fuzz_world import World, make_world
 
+ATTEMPTS: dict[str, st.SearchStrategy[Attempt]] = {**COMMANDS, **RUNS, **CALLS}
 HANGS_AFTER = 60.0  # seconds
 MEMORY = 12 << 30  # bytes of addresses, so that what wants more is told so instead of taking the machine down
-LINES_MAX = 15  # of what is told of a mistake
 ROUND = 100  # attempts that are drawn from one seed
 SETTINGS = settings(
     max_examples=ROUND, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
@@ -65,15 +68,10 @@ def limited_time() -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def hashes(folder: Path) -> dict[str, str]:
-    """Of all files that are the user's: those outside of run directories."""
-    files = (file for file in folder.iterdir() if file.is_file())
-    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
-
-
 def judge(attempt: Attempt, world: World) -> list[str]:
     """What is wrong with how an attempt ends."""
-    before = hashes(world.folder)
+    attempt.change(world)
+    before = world.hashes(but=attempt.may_change)
     printed = io.StringIO()
     code: object = None
     problems = []
@@ -89,9 +87,10 @@ def judge(attempt: Attempt, world: World) -> list[str]:
         problems.append(f"ends with {code!r}")
     if "Traceback" in text and not problems:
         problems.append(text)
-    if code in (1, 2) and not 1 <= len(text.splitlines()[-LINES_MAX - 1 :]) <= LINES_MAX:
+    if code in (1, 2) and not 1 <= len(text.splitlines()) <= attempt.n_lines_max:
         problems.append(f"tells of a mistake in {len(text.splitlines())} lines: {text[:500]}")
-    changed = [name for name, value in before.items() if hashes(world.folder).get(name) != value]
+    after = world.hashes()
+    changed = [name for name, value in before.items() if after.get(name) != value]
     if changed:
         problems.append(f"has changed {', '.join(changed)}")
     if code == 0 and not problems:
@@ -117,20 +116,21 @@ class Fuzzer:
         def is_over() -> bool:
             return time.monotonic() > end or sum(self.tried.values()) >= (n_most if only is None else 1)
 
-        def attempt_next(attempt: Attempt) -> None:
+        def attempt_next(drawn: tuple[str, Attempt]) -> None:
             number = next(numbers)
             if only in (None, number) and not is_over():
-                self._try(number, attempt)
+                self._try(number, *drawn)
 
         first_round = 0 if only is None else only // ROUND
         for number in itertools.count(first_round):
-            drawn = given(st.sampled_from(sorted(ATTEMPTS)).flatmap(ATTEMPTS.__getitem__))(attempt_next)
+            kinds = st.sampled_from(sorted(ATTEMPTS))
+            drawn = given(kinds.flatmap(lambda kind: st.tuples(st.just(kind), ATTEMPTS[kind])))(attempt_next)
             seed(self.first_seed + number)(SETTINGS(drawn))()
             self.report(f"{sum(self.tried.values())} attempts so far, {len(self.wrong)} problems")
             if is_over() or only is not None:
                 break
 
-    def _try(self, number: int, attempt: Attempt) -> None:
+    def _try(self, number: int, kind: str, attempt: Attempt) -> None:
         """In a copy of the world."""
         place, here = self.folder / "attempt", os.getcwd()
         shutil.rmtree(place, ignore_errors=True)
@@ -140,9 +140,9 @@ class Fuzzer:
             problems = judge(attempt, world)
         finally:
             os.chdir(here)
-        self.tried[attempt.name] += 1
+        self.tried[kind] += 1
         for problem in problems:
-            self.wrong.append(f"{number}: {attempt}: {problem}")
+            self.wrong.append(f"{number}: {kind}: {attempt}: {problem}")
             self.report(self.wrong[-1])
 
 

@@ -1,11 +1,13 @@
-"""What the fuzzer plays with: a folder of pictures and a finished run, commands in this process, damaged files."""
+"""What the fuzzer plays with: a folder of pictures, a finished run and a model, commands in this process, damage."""
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,10 @@ from typing import Any
 import numpy as np
 from hydra.core.global_hydra import GlobalHydra
 
+import tvae
 from tvae.data.image_file import write_image, write_tiff
+from tvae.data.layout import Layout
+from tvae.data.stack_file import write_picture
 from tvae.run import record
 
 TINY = [
@@ -22,6 +27,7 @@ TINY = [
 ]  # fmt: skip
 RESULTS = ("restored.png", "restored.tiff", "uncertainty.tiff")
 DONE = "done"  # a run directory of a finished run
+MODEL = "model.tvae"
 
 
 @dataclass(frozen=True)
@@ -31,8 +37,17 @@ class World:
     folder: Path
 
     def copied(self, place: Path) -> World:
-        shutil.copytree(self.folder, place)
+        shutil.copytree(self.folder, place, symlinks=True)
         return World(place)
+
+    def hashes(self, but: Sequence[str] = ()) -> dict[str, str]:
+        """Of all files, except for some and those in some folders."""
+        found = {}
+        for file in sorted(self.folder.rglob("*")):
+            name = file.relative_to(self.folder)
+            if file.is_file() and not {str(name), *map(str, name.parents)} & {*but}:
+                found[str(name)] = hashlib.sha256(file.read_bytes()).hexdigest()
+        return found
 
 
 def make_world(folder: Path) -> World:
@@ -47,7 +62,11 @@ def make_world(folder: Path) -> World:
     write_image(folder / "deep.png", grey.astype(np.uint16) * 257)
     write_image(folder / "mask.png", hole.astype(np.uint8) * 255)
     write_tiff(folder / "nan.tiff", np.where(hole, np.nan, grey / 255))
+    write_tiff(folder / "sigma.tiff", 1 + grey / 50)
     np.save(folder / "points.npy", np.random.default_rng(0).normal(size=(40, 9)))
+    _make_many(folder, grey, hole)
+    (folder / "space.yaml").write_text("lr.max: {low: 0.001, high: 0.05, log: true}\n")
+    tvae.fit(grey, overrides=TINY[:-1]).save(folder / MODEL)
     here = os.getcwd()
     os.chdir(folder)
     try:
@@ -57,7 +76,24 @@ def make_world(folder: Path) -> World:
     return World(folder)
 
 
-def run_command(name: str, words: list[str]) -> Any:
+def _make_many(folder: Path, grey: np.ndarray, hole: np.ndarray) -> None:
+    """Stacks, and folders of pictures."""
+    pages = np.stack([grey, np.roll(grey, 3, 0), 255 - grey])
+    layout = Layout("TYX", pages.shape)
+    write_picture(folder / "stack.tif", pages, layout)
+    write_picture(folder / "stack.gif", pages, layout)
+    np.save(folder / "stack.npy", pages / np.float32(255))
+    write_picture(folder / "masks.tif", np.stack([hole, ~hole, hole]).astype(np.uint8), layout)
+    for name in ("photos", "masks", "empty"):
+        (folder / name).mkdir()
+    for name, page in zip(("a.png", "b.png"), pages, strict=False):
+        write_image(folder / "photos" / name, page[:16])
+        write_image(folder / "masks" / name, hole[:16].astype(np.uint8))
+    (folder / "photos" / "notes.txt").write_text("no picture")
+    (folder / "link.png").symlink_to("colour.png")
+
+
+def run_command(name: str, words: Sequence[str]) -> Any:
     """`python -m tvae.NAME` in this process, without figures, which take longer than all else; its exit code."""
     module = importlib.import_module(f"tvae.{name}")
     figures, record.write_figures = record.write_figures, lambda *_: None
@@ -73,16 +109,13 @@ def run_command(name: str, words: list[str]) -> Any:
 
 
 def results(directory: str) -> dict[str, bytes]:
-    return {name: Path(directory, name).read_bytes() for name in RESULTS if Path(directory, name).is_file()}
-
-
-def copy_damaged(world: World, source: str, target: str, change: tuple[str, int, int]) -> None:
-    if (world.folder / source).is_file() and Path(source).name == source:
-        shutil.copy(world.folder / source, world.folder / target)
-        damage(world.folder / target, change)
+    """The pictures that were made in a run directory, or in those within it."""
+    files = (file for name in RESULTS for file in Path(directory).rglob(name) if file.is_file())
+    return {str(file.relative_to(directory)): file.read_bytes() for file in files}
 
 
 def damage(path: Path, change: tuple[str, int, int]) -> None:
+    """Other bytes in a file, or something else in its place; `change`: (what, where, by which byte)."""
     kind, where, byte = change
     if kind == "none" or path.is_dir() or not path.exists():
         return

@@ -2,13 +2,15 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 from tiny import tiny_picture
 
 import tvae
-from tvae.api import as_overrides
+from tvae.arguments import as_overrides
+from tvae.core.errors import UserError
 
 SMALL = {"epochs": 1, "n_latents": 8, "n_states": 8, "n_parents": 2, "n_children": 2, "train_stride": 4, "threads": 1}
 IN_HYDRA = """
@@ -22,6 +24,74 @@ def main(cfg):
 
 main()
 """
+
+
+PICTURE, COLOUR = tiny_picture(), np.dstack([tiny_picture()] * 3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"image": None}, "image: an array is wanted, not None"),
+        ({"image": "a.png"}, "image: an array is wanted, not 'a.png'; the commands read files"),
+        ({"image": Path("a.png")}, "image: an array is wanted, not PosixPath"),
+        ({"image": b"abc"}, "image: an array is wanted, not b'abc'"),
+        ({"image": 3}, "an image of 0 dimensions"),
+        ({"image": PICTURE.astype("M8[s]")}, "pixels of type datetime64.* are not read"),
+        ({"image": PICTURE.astype(object)}, "pixels of type object are not read"),
+        ({"image": PICTURE.astype(np.uint64) << 50}, "too large to be exact"),
+        ({"rng": 1.5}, "rng: a whole number, a numpy.random.Generator or None is wanted, not 1.5"),
+        ({"rng": "x"}, "rng: a whole number, .* not 'x'"),
+        ({"rng": [1, 2]}, "rng: a whole number, "),
+        ({"rng": -1}, "rng=-1: must be at least 0"),
+        ({"axes": 3}, "axes: letters are wanted, as in 'TYX', not 3"),
+        ({"axes": ["Y", "X"]}, "axes: letters are wanted"),
+        ({"axes": ""}, "a letter for each axis"),
+        ({"image": COLOUR, "channel_axis": 3}, "channel_axis=3: the image has axes 0 to 2"),
+        ({"image": COLOUR, "channel_axis": -4}, "channel_axis=-4: the image has axes 0 to 2"),
+        ({"image": COLOUR, "channel_axis": "last"}, "channel_axis: a whole number is wanted, not 'last'"),
+        ({"image": COLOUR, "channel_axis": 2.0}, "channel_axis: a whole number is wanted, not 2.0"),
+        ({"image": COLOUR, "channel_axis": True}, "channel_axis: a whole number is wanted, not True"),
+        ({"overrides": 3}, "overrides: a list of words is wanted, .* not 3"),
+        ({"overrides": None}, "overrides: a list of words is wanted"),
+        ({"overrides": {"epochs": 1}}, "overrides: a list of words is wanted"),
+        ({"overrides": [3]}, "overrides: a list of words is wanted"),
+        ({"epochs": float("nan")}, "epochs=nan: Value 'nan' of type 'float' could not be converted"),
+        ({"hidden": 4}, "model.hidden=4: Invalid value"),
+        ({"hidden": [object()]}, "hidden: <object object .* is no value of an option"),
+        ({"effort": object()}, "effort: <object object .* is no value of an option"),
+        ({"effort": "fast", "n_states": 8, "seed": 3}, "seed=3: has no meaning for an array"),
+    ],
+)
+def test_arguments_that_are_wrong(arguments, told):
+    """By Python's own exceptions, raised before anything is computed."""
+    with pytest.raises((ValueError, TypeError), match=told):
+        tvae.denoise(**{"image": PICTURE, **arguments})
+
+
+@pytest.mark.parametrize(
+    ("mask", "told"),
+    [
+        ("mask.png", "mask: an array is wanted, not 'mask.png'"),
+        (np.full(PICTURE.shape, "x"), "mask: numbers or Booleans are wanted, not <U1"),
+        (np.zeros((3, 3)), "a mask of shape .3, 3. for an image of"),
+        (True, "a mask of shape .. for an image"),
+    ],
+)
+def test_masks_that_are_wrong(mask, told):
+    with pytest.raises((ValueError, TypeError), match=told):
+        tvae.inpaint(PICTURE, mask)
+    stack = np.stack([PICTURE] * 2)
+    with pytest.raises((ValueError, TypeError), match="mask"):
+        tvae.inpaint(stack, mask, axes="TYX")
+
+
+def test_all_that_is_wrong_with_the_options_is_told_at_once():
+    with pytest.raises(UserError) as told:
+        tvae.denoise(PICTURE, epochs="many", batch_size="few", overrides=["precision=float16"])
+    assert [line.partition(":")[0] for line in told.value.problems] == [
+        "epochs='many'", "batch_size='few'", "precision=float16",
+    ]  # fmt: skip
 
 
 def test_the_functions_are_shown():

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tvae.api import as_list, as_overrides, compose_options, opened, seed_of
+from tvae.arguments import compose_options, opened, seed_of
 from tvae.data.picture import check_content
 from tvae.run.trained import Trained
 
@@ -56,7 +56,7 @@ def fit(
     """Train on an image or a stack, for `Model.restore`; arguments as of `tvae.denoise`."""
     picture, _ = opened(image, None, channel_axis, axes)
     check_content(picture.noisy, picture.missing, "the image")
-    config = compose_options([*as_overrides(options), *as_list(overrides)])
+    config = compose_options(overrides, options)
     config.task, config.seed = "denoise", seed_of(rng)
     return Model(Trained.on(config, picture))
 

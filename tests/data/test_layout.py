@@ -48,7 +48,10 @@ def test_pages():
         "a": "numbers",
         "1,1": "twice",
         "": "numbers",
-        "3-1": "no page",
+        "3-1": "backwards",
+        "0-99999999999999": "0 to 7",
+        "9" * 40: "numbers",
+        "²": "numbers",
         "2-": "numb",
     }.items():
         with pytest.raises(UserError, match=problem):

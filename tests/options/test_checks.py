@@ -74,6 +74,12 @@ def test_an_experiment_sets_values_and_the_command_line_wins():
         (["+epoch=3"], "epoch: no such option; did you mean epochs?"),
         (["+ea.n_parent=3"], "ea.n_parent: no such option; did you mean ea.n_parents?"),
         (["lr.kind=???"], "lr.kind: no value was given"),
+        (["dataset.standardise=${nowhere}"], "dataset.standardise=${nowhere}: Interpolation key 'nowhere' not found"),
+        (["seed=${seed}"], "seed=${seed}: Recursive interpolation detected"),
+        (["epochs=${effort}"], "epochs=${effort}: While dereferencing interpolation '${effort}': Value 'default'"),
+        (["seed=${oc.env:NOWHERE}"], "seed=${oc.env:NOWHERE}: KeyError raised while resolving interpolation"),
+        (["model.hidden=[${nowhere}]"], "model.hidden=['${nowhere}']: Interpolation key 'nowhere' not found"),
+        (["model.hidden=${batch_size}"], "model.hidden=${batch_size}: leads to what is no list"),
     ],
 )
 def test_a_mistake_gets_one_clear_line(overrides, message):
@@ -81,7 +87,12 @@ def test_a_mistake_gets_one_clear_line(overrides, message):
     assert problem.startswith(message)
 
 
+def test_interpolations_between_options():
+    assert checked("dataset=bars", "model.hidden=[${batch_size}]", "seed=${corruption_seed}").model.hidden == [32]
+
+
 def test_all_problems_are_listed_at_once():
+    assert len(problems("seed=${nowhere}", "lr.max=${nowhere}", "+foo=1")) == 3
     assert len(problems("epochs=0", "batch_size=-1", "ea.n_parents=100", "device=tpu")) == 4
     assert len(problems("+epoch=3", "+foo=1", "epochs=0")) == 3
     assert len(problems("model.n_latents=-1")) == 1

@@ -1,5 +1,7 @@
 """A model that was trained on one picture restores others, from memory or from a file; stacks as Python calls."""
 
+import os
+
 import numpy as np
 import pytest
 
@@ -50,6 +52,28 @@ def test_from_a_file_it_is_the_same(model, tmp_path):
         tvae.load(tmp_path / "model")
     with pytest.raises(UserError, match="no such file"):
         tvae.load(tmp_path / "none")
+
+
+def test_only_a_model_is_saved_over(model, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.txt").write_text("mine")
+    model.save("mine.tvae")
+    model.save("mine.tvae")
+    os.mkfifo("pipe")
+    for path, told in {
+        "mine.txt": "exists already, and is no model", "pipe": "exists already, and is no model",
+        ".": "is a folder; name a file in it", "nowhere/a.tvae": "there is no folder nowhere",
+    }.items():  # fmt: skip
+        with pytest.raises(UserError, match=told):
+            model.save(path)
+    assert (tmp_path / "mine.txt").read_text() == "mine"
+    for path, told in {
+        ".": "a folder, where a file is wanted",
+        "pipe": "a pipe or device",
+        "x": "no such file",
+    }.items():
+        with pytest.raises(UserError, match=told):
+            tvae.load(path)
 
 
 def test_parameters_are_not_trained_further(model):

@@ -86,6 +86,31 @@ def test_one_model_for_all(folder, command):
     assert json.loads(Path("run/runs/b.png/metrics.json").read_text())["status"] == "finished"
 
 
+@pytest.mark.usefixtures("_no_figures")
+def test_one_model_belongs_to_its_options_and_pictures(folder, command):
+    words = ["image=many", "shared=true", *OPTIONS, "hydra.run.dir=run"]
+    assert command("denoise", *words)[0] == 0
+    made = {path: path.read_bytes() for path in Path("run").rglob("*.*") if path.is_file()}
+    code, out = command("denoise", *words, "noise_model=gaussian")
+    assert code == 2
+    assert "belongs to another configuration (noise_model=auto there, gaussian here)" in out
+    code, out = command("denoise", *words[:1], *words[2:])
+    assert code == 2
+    assert "/run: belongs to another configuration (shared=True there, False here)" in out
+    write_image(folder / "a.png", 255 - np.rint(read_image(folder / "a.png").pixels[..., 0]).astype(np.uint8))
+    code, out = command("denoise", *words)
+    assert code == 2
+    assert "/run: the picture has changed since that run (image=many)" in out
+    assert {path: path.read_bytes() for path in made} == made
+    code, out = command("denoise", *words, "restart=true", "overwrite=true")
+    assert code == 0, out
+    Path("other").mkdir()
+    Path("other/model.tvae").write_text("mine")
+    code, out = command("denoise", *words[:-1], "hydra.run.dir=other")
+    assert (code, Path("other/model.tvae").read_text()) == (2, "mine")
+    assert "holds a model.tvae that is no run's" in out
+
+
 def test_what_is_a_folder(folder):
     assert is_folder("many/")
     assert is_folder("many/*.png")
@@ -96,6 +121,9 @@ def test_what_is_a_folder(folder):
     assert [file.name for file in pictures_of("many")] == ["a.png", "b.png", "x[1].png"]
     with pytest.raises(UserError, match="no picture there"):
         pictures_of("many/*.tif")
+    Path("many/checkpoint.pt").touch()
+    with pytest.raises(UserError, match="image=many: is the directory of a run; run=many restores from it"):
+        pictures_of("many")
 
 
 def test_foreign_tables_are_not_touched(folder, command):

@@ -1,5 +1,6 @@
 """Where the restored picture is found: `output=PATH`, and the last line."""
 
+import os
 from functools import partial
 from pathlib import Path
 
@@ -84,6 +85,9 @@ def wanted(output, **more):
         ("none/out.png", "there is no folder none"),
         ("folder.png", "is a folder; name a file in it"),
         ("in.png", "is what image= reads; name another file"),
+        ("link.png", "is a link to elsewhere; name a file"),
+        ("nowhere.png", "is a link to elsewhere; name a file"),
+        ("pipe.png", "is a pipe or device; name a file"),
         ("run/restored.png", "a run has a file of that name in its directory"),
     ],
 )
@@ -92,6 +96,10 @@ def test_what_cannot_be_written_is_refused(tmp_path, monkeypatch, output, messag
     for folder in ("folder.png", "run"):
         Path(folder).mkdir()
     write_image(Path("in.png"), NOISY)
+    write_image(Path("other.png"), NOISY)
+    for name, place in {"link.png": "other.png", "nowhere.png": "none.png"}.items():
+        Path(name).symlink_to(place)
+    os.mkfifo("pipe.png")
     with pytest.raises(UserError, match=f"output={output}: {message}"):
         check_output(wanted(output, overwrite=True), Path("run"), picture_of(NOISY))
 

@@ -63,6 +63,18 @@ def test_every_file_that_results_follow_from_counts(command, file, changed):
     assert "the picture has changed since that run (image=a.png, mask=mask.png, clean=clean.png)" in out
 
 
+def test_a_changed_map_of_the_noise_counts(command):
+    write_image(Path("a.png"), PICTURE)
+    write_tiff(Path("sigma.tiff"), 2 + PICTURE / 50)
+    options = ["image=a.png", "sigma_map=sigma.tiff", *TINY, "hydra.run.dir=run"]
+    assert command("denoise", *options)[0] == 0
+    assert "finished already" in command("denoise", *options)[1]
+    write_tiff(Path("sigma.tiff"), 3 + PICTURE / 50)
+    code, out = command("denoise", *options)
+    assert code == 2
+    assert "the picture has changed since that run (image=a.png, sigma_map=sigma.tiff)" in out
+
+
 def test_other_data_that_have_changed(command):
     np.save("a.npy", np.random.default_rng(0).normal(size=(40, 9)))
     options = ["dataset=array", "dataset.file=a.npy", "epochs=1", "model.n_latents=8", "ea.n_children=2"]

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from tvae.core.errors import Failure
+from tvae.core.errors import Failure, refuse
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -20,7 +20,11 @@ class DiskFull(Failure):
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[BinaryIO]:
-    """A file to write that becomes `path` at the end; a reader sees the old file or the new one and nothing between."""
+    """A file to write that becomes `path` at the end; a reader sees the old file or the new one and nothing between.
+
+    Only a file is replaced: a folder or a device that has this name stays.
+    """
+    refuse(path.exists() and not path.is_file(), f"{path}: is no file, so it is not written over")
     temporary = path.with_name(f".{path.name}.partial")
     try:
         temporary.unlink(missing_ok=True)

@@ -6,12 +6,10 @@ that were left open, and how its data are made.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Optional, TypeVar
 
-import numpy as np
 import torch
 
 from tvae.core.errors import UserError
@@ -20,7 +18,7 @@ from tvae.core.fit import FitConfig
 from tvae.core.model import Model
 from tvae.core.source import Source
 from tvae.data.noise_model import KINDS as NOISE_KINDS
-from tvae.data.picture import Picture, scale_problem
+from tvae.data.picture import Picture, hash_of, scale_problem
 from tvae.data.whitening import Whitening
 
 TASKS = ("train", "denoise", "inpaint")
@@ -43,12 +41,7 @@ class Dataset:
         """A hash of what is trained on, so that a run notices when a file has changed under its name."""
         if self.made_of is not None:
             return self.made_of
-        digest = hashlib.sha256()
-        picture = self.picture
-        for part in (self.source.known_values(),) if picture is None else picture.parts():
-            if part is not None:
-                digest.update(np.ascontiguousarray(part).data)
-        return digest.hexdigest()
+        return hash_of([self.source.known_values()]) if self.picture is None else self.picture.fingerprint()
 
     def check(self, name: str) -> Dataset:
         """Itself, or `UserError` if there are values that nothing can be learned from."""

@@ -8,6 +8,7 @@ patch crosses from page to page.
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -87,11 +88,12 @@ def parse_pages(text: str, n_pages: int) -> list[int]:
     """`0,5,7` or `0-9`, or both, as numbers of pages; `UserError` for others than there are."""
     found: list[int] = []
     for word in text.replace(" ", "").strip("[]").split(","):
-        first, _, last = word.partition("-")
-        if not first.isdigit() or (last and not last.isdigit()) or word.endswith("-"):
+        numbers = re.fullmatch(r"([0-9]{1,15})(?:-([0-9]{1,15}))?", word)
+        if numbers is None:
             raise UserError(f"pages={text}: numbers of pages are wanted, as in 0,5,7 or 0-9")
-        found += range(int(first), int(last or first) + 1)
-    refuse(not found, f"pages={text}: no page is chosen")
-    refuse(max(found) >= n_pages, f"pages={text}: the pages are 0 to {n_pages - 1}")
+        first, last = int(numbers[1]), int(numbers[2] or numbers[1])
+        refuse(first > last, f"pages={text}: {word} goes backwards")
+        refuse(last >= n_pages, f"pages={text}: the pages are 0 to {n_pages - 1}")
+        found += range(first, last + 1)
     refuse(len({*found}) < len(found), f"pages={text}: a page is chosen twice")
     return found

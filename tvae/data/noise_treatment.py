@@ -24,7 +24,8 @@ def with_noise_model(picture: Picture, kind: str, sigma_map: str | None) -> Pict
         log.info("noise: %s", model)
     if sigma_map is not None:
         sigma = read_sigma(sigma_map, picture)
-        return replace(picture, noise_model=model, treatment=Treatment((Scaling(sigma),), float(np.median(sigma))))
+        treatment = Treatment((Scaling(sigma),), float(np.median(sigma)))
+        return replace(picture, noise_model=model, treatment=treatment, sigma_map=sigma)
     if kind == "gaussian":
         return replace(picture, noise_model=model)
     if model is None:

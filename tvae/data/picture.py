@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -40,11 +43,16 @@ class Picture:
     sigma: float | None = None  # of the noise, where it is known
     noise_model: NoiseModel | None = None  # what was found out about the noise
     treatment: Treatment | None = None  # before the restoration; None: it is restored as it is
+    sigma_map: np.ndarray | None = None  # (H, W, 1 or C): the noise's deviation, where it is given
 
     def parts(self) -> tuple[np.ndarray | None, ...]:
         """All that results follow from; None: there is no such part."""
         clean = None if self.clean is self.image.pixels else self.clean  # else it is told by what it was corrupted to
-        return self.noisy, self.missing, self.image.alpha, clean
+        return self.noisy, self.missing, self.image.alpha, clean, self.sigma_map
+
+    def fingerprint(self) -> str:
+        """A hash of all that results follow from."""
+        return hash_of(self.parts())
 
     @property
     def known(self) -> np.ndarray | None:
@@ -102,6 +110,15 @@ class Picture:
             return self.image.peak
         means = (block_sums(self.noisy) / counts.clip(1))[counts > 0]
         return max(float(np.ptp(means)), LEAST_RANGE * self.image.peak)
+
+
+def hash_of(parts: Iterable[Any]) -> str:
+    """SHA-256 of arrays, one after the other, without those that are None."""
+    digest = hashlib.sha256()
+    for part in parts:
+        if part is not None:
+            digest.update(np.ascontiguousarray(part).data)
+    return digest.hexdigest()
 
 
 def check_content(noisy: np.ndarray, missing: np.ndarray | None, source: str) -> None:

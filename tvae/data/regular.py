@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tvae.core.errors import UserError
+from tvae.core.errors import UserError, refuse
 
 
 def check_regular(path: str | Path) -> None:
@@ -12,10 +12,9 @@ def check_regular(path: str | Path) -> None:
     found = Path(path)
     try:
         is_other = found.exists() and not found.is_file()
+        refuse("\0" in str(path), f"{path!r}: no file can have this name")
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}") from error
-    except ValueError as error:  # a name that no file can have
-        raise UserError(f"{path!r}: {error}") from error
     if is_other:
         kind = "a folder" if found.is_dir() else "a pipe or device"
         raise UserError(f"{str(path) or '(no name)'}: {kind}, where a file is wanted")

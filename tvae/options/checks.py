@@ -12,9 +12,10 @@ import os
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
 
 from tvae.core.errors import UserError
 from tvae.data.sets import DATASETS
@@ -28,9 +29,9 @@ from tvae.options.schema import Config
 def resolve(cfg: DictConfig) -> Config:
     """The composed configuration as dataclass objects; raises `UserError` with a line for every problem."""
     problems = _take_unknown(cfg := copy.deepcopy(cfg), "")
-    missing = [f"{key}: no value was given" for key in sorted(OmegaConf.missing_keys(cfg))]
-    if missing:
-        raise UserError(*problems, *missing)
+    open_ones = _unresolved(cfg, "") or [f"{key}: no value was given" for key in sorted(OmegaConf.missing_keys(cfg))]
+    if open_ones:
+        raise UserError(*problems, *open_ones)
     config = OmegaConf.to_object(cfg)
     assert isinstance(config, Config)
     change_paths(config, os.path.expanduser)
@@ -98,9 +99,36 @@ def _take_unknown(cfg: DictConfig, path: str) -> list[str]:
             problems.append(f"{path}{key}: no such option{did_you_mean(key, path)}")
             with open_dict(cfg):
                 del cfg[key]
-        elif not OmegaConf.is_missing(cfg, key) and isinstance(cfg[key], DictConfig):
+        elif not (OmegaConf.is_missing(cfg, key) or OmegaConf.is_interpolation(cfg, key)) and isinstance(
+            cfg[key], DictConfig
+        ):
             problems += _take_unknown(cfg[key], f"{path}{key}.")
     return problems
+
+
+def _unresolved(cfg: DictConfig, path: str) -> list[str]:
+    """Interpolations that lead nowhere, or to what the option cannot be."""
+    problems = []
+    given = OmegaConf.to_container(cfg, resolve=False)
+    assert isinstance(given, dict)
+    for key, typed in ((str(name), value) for name, value in given.items()):
+        if isinstance(typed, dict):
+            problems += _unresolved(cfg[key], f"{path}{key}.")
+        elif "${" in str(typed):
+            try:
+                problem = _list_problem(cfg, key)
+            except OmegaConfBaseException as error:
+                problem = str(error).partition("\n")[0]
+            problems += [f"{path}{key}={typed}: {problem}"] if problem else []
+    return problems
+
+
+def _list_problem(cfg: DictConfig, key: str) -> str | None:
+    """Of an interpolation, which OmegaConf lets a list be whatever it leads to; raises for one that leads nowhere."""
+    found, schema = cfg[key], OmegaConf.get_type(cfg)
+    is_for_list = schema is not None and "list[" in str(get_type_hints(schema)[key]).lower()
+    values = list(found) if isinstance(found, ListConfig) else None
+    return "leads to what is no list" if is_for_list and found is not None and values is None else None
 
 
 COMPARISONS = {

@@ -39,7 +39,7 @@ def explain(error: Exception) -> tuple[list[str], int] | None:
     if isinstance(error, Failure):
         return list(error.problems), error.exit_code
     if isinstance(error, (HydraException, OmegaConfBaseException)) or "Config group override" in str(error):
-        return _composition_problems(error), 2
+        return _typed_problems(error), 2
     if isinstance(error, OSError) and error.errno in NO_ROOM:
         return [f"{error.filename or 'a file of the run'}: cannot be written ({error.strerror})"], 1
     if (wanted := _memory_wanted(error)) is not None:
@@ -87,24 +87,31 @@ def check_globs(words: Sequence[str]) -> None:
             refuse(not pattern.filter(names), f"{word}: matches nothing ({hint})")
 
 
-def _composition_problems(error: Exception) -> list[str]:
-    """All overrides that cannot be composed, and what the check finds in the rest."""
-    overrides = [word for word in sys.argv[1:] if "=" in word and not word.startswith("-")]
-    searched = _search_path()
-    accepted: list[str] = []
-    problems: list[str] = []
+def _typed_problems(error: Exception) -> list[str]:
+    """What is wrong with the words of the command line."""
+    words = [word for word in sys.argv[1:] if "=" in word and not word.startswith("-")]
     GlobalHydra.instance().clear()
     with initialize_config_dir(conf_dir(), version_base="1.3"):
-        for override in (value for given in overrides for value in _values(given)):
-            try:
-                compose("config", [*searched, *accepted, override])
-                accepted.append(override)
-            except Exception as wrong:
-                problems.append(f"{override}: {one_line(wrong)}{_hint(override, wrong)}")
+        return composition_problems([value for word in words for value in _values(word)], error, _search_path())
+
+
+def composition_problems(words: Sequence[str], error: Exception, before: Sequence[str] = ()) -> list[str]:
+    """All overrides that cannot be composed, and what the check finds in the rest; `error`: what composing all raised.
+
+    `before`: overrides that go before them. Hydra has to be initialised.
+    """
+    accepted: list[str] = []
+    problems: list[str] = []
+    for override in words:
         try:
-            resolve(compose("config", searched + [o for o in accepted if not o.startswith("hydra")]))
-        except UserError as found:
-            problems += found.problems
+            compose("config", [*before, *accepted, override])
+            accepted.append(override)
+        except Exception as wrong:
+            problems.append(f"{override}: {one_line(wrong)}{_hint(override, wrong)}")
+    try:
+        resolve(compose("config", [*before, *(word for word in accepted if not word.startswith("hydra"))]))
+    except UserError as found:
+        problems += found.problems
     return problems or [one_line(error)]
 
 

@@ -20,7 +20,7 @@ from tvae.data.image_encoding import KINDS
 from tvae.options.mistakes import one_line
 from tvae.options.schema import Config
 from tvae.run.connection import join
-from tvae.run.files import RESTORED_DIR, RUNS_DIR, TABLE
+from tvae.run.files import CHECKPOINT, CONFIG, PAGE, RESTORED_DIR, RUNS_DIR, SHARED_MODEL, TABLE
 from tvae.run.folder_report import Row, write_report
 from tvae.run.ranks import LostRank
 from tvae.run.signals import Interrupted
@@ -48,14 +48,22 @@ def is_folder(image: str | None) -> bool:
     return image is not None and (os.path.isdir(image) or (not os.path.exists(image) and glob.has_magic(image)))
 
 
+def check_folder(path: Path) -> None:
+    """Raise `UserError` for a directory with files of the names that a folder's run has, and that are no run's."""
+    is_runs = (path / CONFIG).exists() or (path / RUNS_DIR).exists()
+    for name in (TABLE, PAGE, SHARED_MODEL):
+        refuse(
+            (path / name).exists() and not is_runs,
+            f"{path}: holds a {name} that is no run's; name another hydra.run.dir",
+        )
+
+
 def restore_folder(config: Config, path: Path, restore_one: Callable[[Config, Path], dict[str, Any]]) -> dict[str, Any]:
     """All pictures of `config.image`, in `path`; returns how many there are of each status.
 
     `restore_one`: trains on a picture and restores it in a run directory of its own.
     """
     files, ranks = pictures_of(str(config.image)), join()
-    is_foreign = (path / TABLE).exists() and not (path / RUNS_DIR).exists()
-    refuse(is_foreign, f"{path}: holds a {TABLE} that is no run's; name another hydra.run.dir")
     config.output = str(Path(config.output or path / RESTORED_DIR))
     refuse(Path(config.output).is_file(), f"output={config.output}: is a file; of a folder the results are a folder")
     if ranks.is_leader:
@@ -85,6 +93,8 @@ def restore_folder(config: Config, path: Path, restore_one: Callable[[Config, Pa
 
 def pictures_of(pattern: str) -> list[Path]:
     """The pictures in a folder or that match a pattern, in the order of their names."""
+    is_run = os.path.isdir(pattern) and (Path(pattern) / CHECKPOINT).exists()
+    refuse(is_run, f"image={pattern}: is the directory of a run; run={pattern} restores from it")
     found = Path(pattern).iterdir() if os.path.isdir(pattern) else map(Path, glob.glob(pattern, recursive=True))
     files = sorted(each for each in found if each.suffix.lower() in KINDS and not each.name.startswith("."))
     files = [each for each in files if each.is_file()]

@@ -6,11 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from tvae.core.errors import refuse
+from tvae.data.picture import hash_of
 from tvae.options.schema import Config
 from tvae.run.connection import join
-from tvae.run.folder import is_folder, restore_folder
+from tvae.run.files import SHARED_MODEL
+from tvae.run.folder import check_folder, is_folder, restore_folder
+from tvae.run.run_directory import claimed
 from tvae.run.session import train
-from tvae.run.shared_model import restore_with_shared
+from tvae.run.shared_model import restore_with_shared, stack_of
 
 
 def train_on_any(config: Config, path: Path) -> dict[str, Any]:
@@ -19,4 +22,10 @@ def train_on_any(config: Config, path: Path) -> dict[str, Any]:
         refuse(config.shared, "shared=true: is for a folder of pictures (image=FOLDER)")
         return train(config, path)
     refuse(config.shared and not join().is_alone, "shared=true: not under torchrun")
-    return restore_folder(config, path, restore_with_shared(config, path) if config.shared else train)
+    check_folder(path)
+    stack = stack_of(config) if config.shared else None
+    # The pictures themselves belong to runs of their own; a model of all of them is made of what it was trained on.
+    fingerprint = hash_of([]) if stack is None else stack.fingerprint()
+    with claimed(path, config, fingerprint, join()):
+        restore_one = train if stack is None else restore_with_shared(config, stack, path / SHARED_MODEL)
+        return restore_folder(config, path, restore_one)

@@ -45,6 +45,8 @@ def check_output(config: Config, path: Path, picture: Picture | None) -> None:
     ending = target.suffix.lower()
     refuse(ending not in KINDS, f"{what}: the ending tells the kind of file, which can be {', '.join(KINDS)}")
     refuse(target.is_dir(), f"{what}: is a folder; name a file in it")
+    refuse(target.is_symlink(), f"{what}: is a link to elsewhere; name a file")
+    refuse(target.exists() and not target.is_file(), f"{what}: is a pipe or device; name a file")
     refuse(not target.parent.is_dir(), f"{what}: there is no folder {target.parent}")
     _content(picture.noisy, picture.image, ending)
     for name in ("image", "clean", "mask", "sigma_map"):

@@ -16,12 +16,13 @@ from tvae.data.layout import Layout
 from tvae.data.picture import Picture
 from tvae.options.schema import Config
 from tvae.restore.metrics import quality
-from tvae.run.files import METRICS, SHARED_MODEL
+from tvae.run.connection import join
+from tvae.run.files import METRICS
 from tvae.run.folder import pictures_of, tasks_of
 from tvae.run.output_pictures import write_pictures
 from tvae.run.record import write_json
-from tvae.run.result import check_output, deliver
-from tvae.run.run_directory import read_metrics
+from tvae.run.result import check_output, deliver, is_complete
+from tvae.run.run_directory import claimed, read_metrics
 from tvae.run.trained import Trained
 
 log = logging.getLogger("tvae.train")
@@ -29,39 +30,36 @@ log = logging.getLogger("tvae.train")
 PICTURES_MAX = 50  # trained on, evenly over all of them
 
 
-def restore_with_shared(config: Config, path: Path) -> Callable[[Config, Path], dict[str, Any]]:
-    """A function that restores one picture in a run directory, with a model of all pictures of `config.image`."""
-    trained = _trained(config, path / SHARED_MODEL)
+def restore_with_shared(config: Config, stack: Picture, path: Path) -> Callable[[Config, Path], dict[str, Any]]:
+    """A function that restores one picture in a run directory, with the model in `path`, trained on a stack."""
+    if config.restart or not path.is_file():
+        Trained.on(config, stack).save(path)
+    trained = Trained.load(path)
 
     def restore_one(own: Config, directory: Path) -> dict[str, Any]:
         picture = own.dataset.open(own)
         check_output(own, directory, picture)
-        done = None if own.restart else read_metrics(directory)
-        if done is None or done.get("status") != "finished":
-            directory.mkdir(parents=True, exist_ok=True)
-            started = time.perf_counter()
-            restored = trained.restore(picture)
-            write_pictures(directory, picture, restored)
-            seconds = time.perf_counter() - started
-            done = {"status": "finished", **quality(picture, restored), "noise_level": restored.noise_level}
-            done["seconds"] = seconds
-            write_json(directory / METRICS, done)
-        else:
-            log.info("%s is finished already; restart=true starts over", directory)
-        deliver(own, directory, picture)
+        with claimed(directory, own, picture.fingerprint(), join()):
+            done = read_metrics(directory)
+            if done is None or done.get("status") != "finished" or not is_complete(directory, picture):
+                done = _restored(trained, picture, directory)
+            else:
+                log.info("%s is finished already; restart=true starts over", directory)
+            deliver(own, directory, picture)
         return done
 
     return restore_one
 
 
-def _trained(config: Config, path: Path) -> Trained:
-    """From its file, or trained and written."""
-    if path.is_file() and not config.restart:
-        return Trained.load(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    trained = Trained.on(config, stack_of(config))
-    trained.save(path)
-    return trained
+def _restored(trained: Trained, picture: Picture, directory: Path) -> dict[str, Any]:
+    """Restore a picture, write what there is of it, and return what metrics.json holds."""
+    started = time.perf_counter()
+    restored = trained.restore(picture)
+    write_pictures(directory, picture, restored)
+    done = {"status": "finished", **quality(picture, restored), "noise_level": restored.noise_level}
+    done["seconds"] = time.perf_counter() - started
+    write_json(directory / METRICS, done)
+    return done
 
 
 def stack_of(config: Config) -> Picture:

@@ -17,6 +17,7 @@ from tvae.core.model import Model, restore_model
 from tvae.core.streams import derive
 from tvae.core.units import Units
 from tvae.data.picture import Picture
+from tvae.data.regular import check_regular
 from tvae.data.sets.image import ImageConfig
 from tvae.options.checks import parse_config
 from tvae.options.paths_as_typed import as_written
@@ -25,11 +26,19 @@ from tvae.options.schema import Config
 from tvae.restore.bands import Bands
 from tvae.restore.restoration import Restored
 from tvae.run.restoring import restore_picture
-from tvae.run.sealed import read, understood, write
+from tvae.run.sealed import DamagedCheckpoint, read, understood, write
 from tvae.run.session import Session
 from tvae.run.setup import make_fit
 
 N_ROUNDS = 3  # of E-steps for a picture that was not trained on
+
+
+def is_model(path: Path) -> bool:
+    """Whether a file is what `Trained.save` writes."""
+    try:
+        return "options" in read(path)
+    except DamagedCheckpoint:
+        return False
 
 
 class Trained:
@@ -71,14 +80,18 @@ class Trained:
             torch.set_num_threads(n_threads)
 
     def save(self, path: Path) -> None:
-        """Options, parameters and units; whole or not at all."""
+        """Options, parameters and units; whole or not at all. Of what is there already, only a model is replaced."""
+        refuse(not path.parent.is_dir(), f"{path}: there is no folder {path.parent}")
+        refuse(path.is_dir(), f"{path}: is a folder; name a file in it")
+        refuse(path.exists() and not is_model(path), f"{path}: exists already, and is no model")
         parameters = {name: value.cpu() for name, value in self.model.parameters_by_name().items()}
         about = {**self.model.spec(), "units": [self.units.mean, self.units.std]}
         write(path, {"options": OmegaConf.to_yaml(as_written(self.config)), "parameters": parameters, **about})
 
     @classmethod
     def load(cls, path: Path) -> Trained:
-        refuse(not path.is_file(), f"{path}: no such file")
+        check_regular(path)
+        refuse(not path.exists(), f"{path}: no such file")
         content = read(path)
         if "options" not in content:
             raise UserError(f"{path}: no model of pictures; a run directory is restored from by run=DIR")

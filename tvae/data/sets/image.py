@@ -117,6 +117,9 @@ class ImageConfig(DatasetConfig):
             "image: no value was given; dataset=file needs it": self.name == "file" and config.image is None,
             f"axes={config.axes}: goes with image=FILE": config.axes is not None and config.image is None,
             f"pages={config.pages}: goes with image=FILE": config.pages is not None and config.image is None,
+            f"missing_per={config.missing_per}: goes with missing=FRACTION": (
+                config.missing_per != "pixel" and config.missing is None
+            ),
             f"clean={config.clean}: goes with image=FILE; {self.name} itself is clean": (
                 config.clean is not None and config.image is None and self.name != "file"
             ),
@@ -155,7 +158,7 @@ def _missing(config: DataConfig, image: Image) -> np.ndarray | None:
     To fill in a picture is also to fill in what is transparent; to denoise it is not. (H, W, C) where each channel's
     values are dropped.
     """
-    is_by_channel = config.missing_per == "channel" and image.pixels.shape[2] > 1
+    is_by_channel = config.missing_per == "channel" and config.missing is not None and image.pixels.shape[2] > 1
     shape = image.pixels.shape if is_by_channel else image.pixels.shape[:2]
     masks = [] if image.missing is None else [image.missing]
     holes = image.holes()

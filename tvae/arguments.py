@@ -1,0 +1,179 @@
+"""What the Python calls are given, checked: arrays and masks as pictures, keywords and overrides as a configuration."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.types import Quote, QuotedString
+from hydra.errors import HydraException
+from numpy.typing import NDArray
+from omegaconf.errors import OmegaConfBaseException
+
+from tvae.core.errors import UserError, refuse
+from tvae.data.image_file import Image, to_output
+from tvae.data.layout import Layout, layout_of
+from tvae.data.picture import Picture
+from tvae.data.stack_file import to_image
+from tvae.options.checks import resolve
+from tvae.options.every_option import did_you_mean, every_option
+from tvae.options.mistakes import composition_problems
+from tvae.options.paths_as_typed import escaped
+from tvae.options.schema import Config, conf_dir, register
+from tvae.restore.restoration import Restored
+
+# Options of the commands that say which picture, are about files and run directories, or are arguments of the call
+MEANINGLESS = (
+    "dataset", "dataset.name", "image", "axes", "pages", "noise", "missing", "missing_per", "corruption", "peak",
+    "correlation", "outliers", "quality", "corruption_seed", "clean", "mask",
+    "n_patches", "data_dir", "run", "init_from", "restart", "seed", "restore_every", "picture_every",
+    "checkpoint_seconds", "task", "states.memmap", "output",
+)  # fmt: skip
+FOR_ARRAYS = ["dataset=file", "image=image"]
+
+
+def opened(
+    array: NDArray[Any], mask: NDArray[Any] | None, channel_axis: int | None, axes: str | None
+) -> tuple[Picture, Callable[[Restored, bool], Any]]:
+    """An array as a picture, and how what was restored becomes an array of the same kind (and its uncertainty)."""
+    array, masked = _unmasked(_as_array(array, "image"))
+    layout = _layout(array, channel_axis, axes)
+    image = to_image(array, layout)
+    if masked is not None:
+        marked = layout.to_tall(masked)
+        marked = np.any(marked, -1) if marked.ndim == 3 else marked
+        image = replace(image, missing=np.asarray(marked if image.missing is None else marked | image.missing))
+    picture = _picture(image, None if mask is None else _read_mask(mask))
+
+    def back(found: Restored, with_uncertainty: bool) -> Any:
+        restored = to_output(found.pixels, image)
+        return (restored, layout.from_tall(found.uncertainty)) if with_uncertainty else restored
+
+    return picture, back
+
+
+def _as_array(given: Any, name: str) -> NDArray[Any]:
+    if given is None or isinstance(given, (str, bytes, os.PathLike)):
+        hint = "; the commands read files, and imageio.v3.imread does" if given is not None else ""
+        raise TypeError(f"{name}: an array is wanted, not {given!r:.80}{hint}")
+    return given if np.ma.isMaskedArray(given) else np.asarray(given)
+
+
+def _read_mask(mask: Any) -> NDArray[Any]:
+    array: NDArray[Any] = np.ma.filled(_as_array(mask, "mask"), 1)
+    if array.dtype.kind not in "buifO":
+        raise TypeError(f"mask: numbers or Booleans are wanted, not {array.dtype}")
+    return array
+
+
+def _layout(array: NDArray[Any], channel_axis: int | None, axes: str | None) -> Layout:
+    if axes is not None:
+        if channel_axis is not None:
+            raise ValueError("channel_axis and axes both say where the channels are; one of them is enough")
+        if not isinstance(axes, str):
+            raise TypeError(f"axes: letters are wanted, as in 'TYX', not {axes!r:.80}")
+        return layout_of(axes, array.shape)
+    if array.ndim != (2 if channel_axis is None else 3):
+        raise ValueError(f"an image of {array.ndim} dimensions; 2 are wanted, 3 with channel_axis, or axes for a stack")
+    names = ["Y", "X"]
+    if channel_axis is not None:
+        if isinstance(channel_axis, bool) or not isinstance(channel_axis, (int, np.integer)):
+            raise TypeError(f"channel_axis: a whole number is wanted, not {channel_axis!r:.80}")
+        refuse(not -3 <= channel_axis < 3, f"channel_axis={channel_axis}: the image has axes 0 to 2")
+        names.insert(channel_axis % 3, "C")
+    return Layout("".join(names), array.shape)
+
+
+def seed_of(rng: int | np.random.Generator | None) -> int:
+    """From 0 on; of a generator another one each time."""
+    if isinstance(rng, (int, np.integer)):
+        refuse(rng < 0, f"rng={rng}: must be at least 0")
+        return int(rng)
+    if rng is not None and not isinstance(rng, (np.random.Generator, np.random.RandomState, np.random.BitGenerator)):
+        raise TypeError(f"rng: a whole number, a numpy.random.Generator or None is wanted, not {rng!r:.80}")
+    return int(np.random.default_rng(rng).integers(2**31))
+
+
+def as_overrides(options: dict[str, Any]) -> list[str]:
+    """Keyword arguments as the words of a command line; `TypeError` for a name that there is not."""
+    names = {name.rpartition(".")[2]: name for name in reversed(list(every_option()))}
+    for key in options:
+        if key not in names:
+            raise TypeError(f"{key}: no such option{did_you_mean(key)}")
+    return [f"{names[key]}={_typed(key, value)}" for key, value in options.items()]
+
+
+def _typed(name: str, value: Any) -> str:
+    """A value as it is typed on the command line."""
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    if value is None or isinstance(value, (bool, int, float, np.generic)):
+        return "null" if value is None else str(value)
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(_typed(name, each) for each in value)}]"
+    if not isinstance(value, (str, os.PathLike)):
+        raise TypeError(f"{name}: {value!r:.80} is no value of an option")
+    return QuotedString(escaped(str(value)), Quote.single).with_quotes()
+
+
+@contextmanager
+def _apart() -> Iterator[None]:
+    """Within, Hydra is as if nobody else used it; the call may be made inside a program that `hydra.main` runs."""
+    held = GlobalHydra.instance().hydra
+    GlobalHydra.instance().hydra = None
+    try:
+        yield
+    finally:
+        GlobalHydra.instance().hydra = held
+
+
+def compose_options(overrides: Sequence[str], options: dict[str, Any]) -> Config:
+    """The configuration for an array, by overrides as on the command line and options as keywords."""
+    given = [overrides] if isinstance(overrides, str) else overrides
+    if not isinstance(given, (list, tuple)) or not all(isinstance(word, str) for word in given):
+        raise TypeError(f"overrides: a list of words is wanted, as in ['epochs=10'], not {overrides!r:.80}")
+    words = [*as_overrides(options), *given]
+    register()
+    names = {word: word.lstrip("+~").partition("=")[0] for word in words}
+    refused = [word for word, name in names.items() if name.startswith(("hydra.", "hydra/")) or name in MEANINGLESS]
+    if refused:
+        raise UserError(*(f"{word}: has no meaning for an array" for word in refused))
+    with _apart(), initialize_config_dir(conf_dir(), version_base="1.3"):
+        try:
+            config = resolve(compose("config", [*FOR_ARRAYS, *words]))
+        except (HydraException, OmegaConfBaseException) as error:
+            raise UserError(*composition_problems(words, error, FOR_ARRAYS)) from error
+    for name in ("noise", "missing"):  # which an experiment may bring along
+        value = getattr(config, name)
+        refuse(value is not None, f"{name}={value}: has no meaning for an array")
+    return config
+
+
+def _unmasked(array: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any] | None]:
+    """An array without what is masked in it, and where that was; None: nothing was."""
+    if not np.ma.isMaskedArray(array):
+        return array, None
+    is_floating = np.issubdtype(array.dtype, np.floating)
+    return np.ma.filled(array, np.nan if is_floating else 0), np.ma.getmaskarray(array)
+
+
+def _picture(image: Image, mask: NDArray[Any] | None) -> Picture:
+    height, width = image.pixels.shape[:2]
+    if mask is not None and image.n_pages > 1:
+        page = height // image.n_pages, width
+        is_of_pages = mask.shape in (page, (image.n_pages, *page))
+        refuse(not is_of_pages, f"a mask of shape {mask.shape} for {image.n_pages} pages of {page}")
+        mask = np.broadcast_to(mask, (image.n_pages, *page)).reshape(height, width)
+    if mask is not None and mask.shape != (height, width):
+        raise ValueError(f"a mask of shape {mask.shape} for an image of {(height, width)}")
+    missing = np.zeros((height, width), dtype=bool) if mask is None else mask != 0
+    if image.missing is not None:
+        missing = missing | image.missing
+    pixels = np.where(missing[..., None], 0, image.pixels)
+    return Picture(image, pixels, None, missing if missing.any() else None, image.peak)
