@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import math
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Optional
 
 import numpy as np
@@ -173,7 +174,7 @@ def _missing(config: DataConfig, image: Image) -> np.ndarray | None:
         masks = [mask[..., None] for mask in masks]
     if config.missing is not None:
         masks.append(drop_values(shape, config.missing, config.corruption_seed))
-    missing = np.logical_or.reduce(masks) if masks else np.zeros(1, dtype=bool)
+    missing = reduce(np.logical_or, masks, np.zeros(1, dtype=bool))
     return missing if missing.any() else None
 
 
