@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from composing import checked, composed
 
 from tvae.core.errors import UserError
@@ -9,6 +10,7 @@ from tvae.data.dataset import EFFORTS
 from tvae.data.image_file import write_image
 from tvae.data.named import camera
 from tvae.data.picture import add_noise
+from tvae.options import recipe
 from tvae.options.recipe import complete
 from tvae.restore.effort import REFINEMENTS
 
@@ -106,3 +108,12 @@ def test_choices_are_checked(option, message):
 )
 def test_experiments_of_the_paper_have_its_model(name):
     assert composed(f"experiment={name}").model.residual == "none"
+
+
+def test_an_accelerator_gets_larger_minibatches_of_pictures(monkeypatch):
+    for device, size in (("cpu", 32), ("cuda", 256)):
+        monkeypatch.setattr(recipe, "choose_device", lambda name, precision, device=device: torch.device(device))
+        assert completed("dataset=camera", "noise=25").batch_size == size
+        assert completed("dataset=camera", "noise=25", "batch_size=50").batch_size == 50
+        assert completed("dataset=camera", "noise=25", PAPER).batch_size == 32
+        assert completed("dataset=bars").batch_size == 32

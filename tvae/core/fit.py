@@ -32,6 +32,7 @@ from tvae.core.team import ALONE, Team
 from tvae.core.units import Units
 
 ASK_EVERY = 50  # minibatches
+BATCH = 32  # data points in a minibatch, if nobody says
 
 
 @dataclass
@@ -43,7 +44,7 @@ class FitConfig:
     ea: EaConfig = field(default_factory=EaConfig)
     lr: LrConfig = field(default_factory=LrConfig)
     epochs: Optional[int] = option(None, "visits of all data points; null: by the data", ge=1)
-    batch_size: int = option(32, "data points in a minibatch", ge=1)
+    batch_size: Optional[int] = option(None, "data points in a minibatch; null: by the device", ge=1)
     prune: float = option(1e-3, "share of q left out of the M-step, 0: exact", ge=0, lt=1)
     seed: int = option(0, "of weights, initial states and search", ge=0)
 
@@ -78,8 +79,8 @@ class Fit:
         self.config, self.model, self.engine, self.units, self.team = config, model, engine, units, team
         self.points, self.held_out = points, held_out
         self.device = model.pi.device
-        self.n_epochs = config.epochs
-        self.n_batches = math.ceil(points.n_points / config.batch_size)
+        self.n_epochs, self.batch_size = config.epochs, config.batch_size or BATCH
+        self.n_batches = math.ceil(points.n_points / self.batch_size)
         self.optimiser = engine.optimiser(model.decoder.parameters(), config.lr.start)
         self.schedule = make_schedule(self.optimiser, config.lr, self.n_batches, self.n_epochs)
         self.epoch = 0  # epochs done
@@ -99,7 +100,7 @@ class Fit:
 
     def epochs(self, stop: Callable[[], bool] = lambda: False) -> Iterator[Epoch]:
         """Train up to `n_epochs`; `stop` is asked every moment, between minibatches, and ends the training early."""
-        size = self.config.batch_size
+        size = self.batch_size
         while self.epoch < self.n_epochs:
             started = time.perf_counter()
             seed = derive(self.config.seed, "search", self.epoch)
@@ -132,7 +133,7 @@ class Fit:
 
     def _order(self) -> tuple[Tensor, Tensor]:
         """This epoch's order of this rank's data points, and where among them each minibatch ends, after a zero."""
-        size, own, n_points = self.config.batch_size, self.points.own, self.points.n_points
+        size, own, n_points = self.batch_size, self.points.own, self.points.n_points
         order = torch.randperm(n_points, generator=generator(self.config.seed, "order", self.epoch))
         if self.team.is_alone:
             ends = (torch.arange(self.n_batches + 1) * size).clamp(max=n_points)
@@ -151,9 +152,9 @@ class Fit:
         x, observed = points.rows(index)
         rng = Stream(seed, index + points.own.start)
         batch = Minibatch(x, observed, points.sets.take(index), rng, n_in_batch)
-        if self.engine.stretch is not None and n_in_batch > config.batch_size:
-            rates = next_rates(self.schedule, math.ceil(n_in_batch / config.batch_size))
-            stretch = Stretch(batch, config.batch_size, self.optimiser, rates)
+        if self.engine.stretch is not None and n_in_batch > self.batch_size:
+            rates = next_rates(self.schedule, math.ceil(n_in_batch / self.batch_size))
+            stretch = Stretch(batch, self.batch_size, self.optimiser, rates)
             points.sets.put(index, self.engine.stretch(self.model, config.ea, config.prune, stretch, self.totals))
             return
         packed, gradients = self.engine.visit(self.model, config.ea, config.prune, batch, self.totals)
@@ -198,7 +199,7 @@ class Fit:
         """E-steps with fixed parameters; returns the ELBO in nats per data point, in the data's units."""
         total = torch.zeros(1, dtype=torch.float64)
         with self.engine.at_work():
-            for index in torch.arange(len(points.own), device=self.device).split(self.config.batch_size):
+            for index in torch.arange(len(points.own), device=self.device).split(self.batch_size):
                 x, observed = points.rows(index)
                 rng = Stream(seed, index + points.own.start)
                 step = self.engine.e_step(self.model, self.config.ea, x, points.sets.take(index), rng, observed)

@@ -9,9 +9,14 @@ from dataclasses import replace
 from typing import Any
 
 from tvae.core.errors import UserError
+from tvae.core.fit import BATCH
 from tvae.data.dataset import Dataset
+from tvae.data.sets.image import ImageConfig
 from tvae.options.checks import inconsistencies
+from tvae.options.placement import choose_device
 from tvae.options.schema import Config
+
+BATCH_OF_ACCELERATOR = 256
 
 
 def prepare(config: Config, opened: Any = None) -> tuple[Config, Dataset]:
@@ -24,6 +29,13 @@ def prepare(config: Config, opened: Any = None) -> tuple[Config, Dataset]:
     return config, config.dataset.make(config, opened).check(config.dataset.name)
 
 
+def batch_size_for(config: Config) -> int:
+    """An accelerator wants larger minibatches; for pictures they cost hardly anything (docs/quality.md)."""
+    is_picture = isinstance(config.dataset, ImageConfig) and config.model.residual != "none"
+    on_cpu = choose_device(config.device, config.precision).type == "cpu"
+    return BATCH_OF_ACCELERATOR if is_picture and not on_cpu else BATCH
+
+
 def complete(config: Config, opened: Any) -> Config:
     """A copy of the configuration with every open option filled in."""
     completed = config.dataset.complete(config, opened)
@@ -31,7 +43,8 @@ def complete(config: Config, opened: Any) -> Config:
     assert model.n_latents is not None
     hidden = [model.n_latents] if model.hidden is None else model.hidden
     lr = replace(completed.lr, max=completed.lr.max or 0.01)
-    completed = replace(completed, model=replace(model, hidden=hidden), lr=lr)
+    size = completed.batch_size or batch_size_for(completed)
+    completed = replace(completed, model=replace(model, hidden=hidden), lr=lr, batch_size=size)
     problems = inconsistencies(completed)
     if problems:
         raise UserError(*problems)

@@ -58,7 +58,7 @@ def _shown(picture: Picture) -> str:
 
 def _e_step_seconds(fit: Fit) -> float:
     """Of one data point, in batches of those that a rank visits at a time."""
-    n_own = math.ceil(fit.config.batch_size / fit.team.size)
+    n_own = math.ceil(fit.batch_size / fit.team.size)
     index = torch.arange(min(len(fit.points.own), n_own), device=fit.device)
     x, observed = fit.points.rows(index)
     times = []
@@ -71,7 +71,7 @@ def _e_step_seconds(fit: Fit) -> float:
 
 def _training_seconds(fit: Fit) -> float:
     """The rest of a visit takes about as long as its E-step."""
-    n_visits = (fit.n_epochs - fit.epoch) * fit.n_batches * math.ceil(fit.config.batch_size / fit.team.size)
+    n_visits = (fit.n_epochs - fit.epoch) * fit.n_batches * math.ceil(fit.batch_size / fit.team.size)
     return 2 * _e_step_seconds(fit) * n_visits
 
 

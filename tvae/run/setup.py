@@ -67,5 +67,6 @@ def batch_cost(config: Config, n_values: int) -> int:
     """Multiplications that a dense evaluation of a minibatch's states takes."""
     assert config.model.n_latents is not None
     assert config.model.hidden is not None
+    assert config.batch_size is not None
     sizes = [config.model.n_latents, *config.model.hidden, n_values]
     return config.batch_size * config.states.n_states * sum(a * b for a, b in itertools.pairwise(sizes))
