@@ -7,7 +7,6 @@ import pytest
 from made_up_noise import NOISY, scene
 
 from tvae.data.corruption import add_correlated_noise, compress, count_photons
-from tvae.data.noise_blocks import correlation_of, lag_powers, powers_of
 from tvae.data.noise_model import diagnose, has_jpeg_blocks, step_of
 from tvae.data.picture import add_noise
 
@@ -94,13 +93,6 @@ def test_step_between_grey_levels():
     assert step_of(np.rint(NOISY["gaussian 25"](scene()))) == 1
     assert step_of(NOISY["poisson 4"](scene())) == pytest.approx(255 / 4)
     assert step_of(NOISY["gaussian 25"](scene())) == 0
-
-
-def test_powers_and_correlations_are_each_others_inverse():
-    correlation = np.outer([1, 0.5, 0.1, 0], [1, 0.4, 0.1, 0])
-    np.testing.assert_allclose(correlation_of(3 * powers_of(correlation)), 3 * correlation, atol=1e-10)
-    np.testing.assert_allclose(powers_of(np.eye(4)[:, :1] * np.eye(4)[:1]), 1)
-    assert lag_powers().shape == (4, 8)
 
 
 def test_facts_and_the_line_for_the_log():

@@ -54,11 +54,24 @@ class Decorrelation:
         return height + 2 * MARGIN, width + 2 * MARGIN
 
     def _filter(self, pixels: np.ndarray, response: np.ndarray) -> np.ndarray:
-        pages = pixels.reshape(-1, *self.shape, pixels.shape[2])
-        return np.concatenate([self._filter_page(page, response) for page in pages])
+        return filtered(pixels, response, self.shape)
 
-    def _filter_page(self, page: np.ndarray, response: np.ndarray) -> np.ndarray:
-        mirrored = np.pad(page, ((MARGIN, MARGIN), (MARGIN, MARGIN), (0, 0)), mode="symmetric")
-        spectrum = np.fft.rfft2(mirrored, axes=(0, 1)) * response[..., None]
-        found = np.fft.irfft2(spectrum, s=self._padded, axes=(0, 1))
-        return found[MARGIN:-MARGIN, MARGIN:-MARGIN]
+
+def filtered(pixels: np.ndarray, response: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+    """(H, W, C), page by page; `response`: at the frequencies of a page mirrored at its edges, as `rfft2` has them."""
+    pages = pixels.reshape(-1, *shape, pixels.shape[2])
+    return np.concatenate([_filter_page(page, response) for page in pages])
+
+
+def blurred(pixels: np.ndarray, width: float, shape: tuple[int, int]) -> np.ndarray:
+    """(H, W, C) by a Gaussian of so many pixels."""
+    height, length = (side + 2 * MARGIN for side in shape)
+    squares = np.add.outer(np.fft.fftfreq(height) ** 2, np.fft.rfftfreq(length) ** 2)
+    return filtered(pixels, np.exp(-2 * (np.pi * width) ** 2 * squares), shape)
+
+
+def _filter_page(page: np.ndarray, response: np.ndarray) -> np.ndarray:
+    mirrored = np.pad(page, ((MARGIN, MARGIN), (MARGIN, MARGIN), (0, 0)), mode="symmetric")
+    spectrum = np.fft.rfft2(mirrored, axes=(0, 1)) * response[..., None]
+    found = np.fft.irfft2(spectrum, s=mirrored.shape[:2], axes=(0, 1))
+    return found[MARGIN:-MARGIN, MARGIN:-MARGIN]

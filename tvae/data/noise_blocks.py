@@ -18,8 +18,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-SIDE = 8
-LAGS = 3
+from tvae.data.noise_spectrum import LAGS, LOWEST, SIDE, correlation_of, cosines, lag_powers, powers_of
+
 FLATTEST = 0.1  # share of the blocks that the lags are taken from
 FLAT = 0.15  # share of the blocks of a brightness that its variance is taken from
 ROUNDS = 3
@@ -27,45 +27,16 @@ STRIDE = 3  # pixels between blocks; of large pictures more
 BLOCKS_MAX = 20_000
 BRIGHTNESSES = 12
 PER_BRIGHTNESS = 24  # blocks, at least
+MEDIAN = 0.4549  # of the square of a Gaussian with variance one
 OVERLAP = 4  # blocks, about, that say as much as one would that shares no pixel with others
+SIGNIFICANT = 13.0  # by which a line's misfit is less than that of one variance, in squared standard errors
+PURE = 4.0  # the same, of a line with an offset against one through the origin
 SLACK = 0.15  # relative deviation above the line from which a brightness counts less: structure only adds variance
 
 _SUM = np.add.outer(np.arange(SIDE), np.arange(SIDE))
-LOWEST, LOWER, HIGHEST = _SUM <= 2, (_SUM > 2) & (_SUM < SIDE), _SUM >= SIDE
+LOWER, HIGHEST = (_SUM > 2) & (_SUM < SIDE), _SUM >= SIDE
 ODD = _SUM % 2 == 1
 CORNER = (slice(-3, None), slice(-3, None))  # the finest details of all
-
-
-def cosines() -> np.ndarray:
-    """(SIDE, SIDE): the orthonormal cosine transform, a row for each frequency."""
-    k = np.arange(SIDE)
-    rows = np.sqrt(2 / SIDE) * np.cos(np.pi * (k + 0.5) * k[:, None] / SIDE)
-    rows[0] /= math.sqrt(2)
-    return rows
-
-
-def lag_powers() -> np.ndarray:
-    """A (LAGS + 1, SIDE): power of each cosine for a correlation of one at one lag alone."""
-    rows = cosines()
-    shifts = [np.eye(SIDE, k=lag) + (np.eye(SIDE, k=-lag) if lag else 0) for lag in range(LAGS + 1)]
-    return np.stack([np.diag(rows @ shift @ rows.T) for shift in shifts])
-
-
-def powers_of(correlation: np.ndarray) -> np.ndarray:
-    """P (SIDE, SIDE) of correlations (LAGS + 1, LAGS + 1), nowhere below a hundredth of its mean."""
-    a = lag_powers()
-    found = a.T @ correlation @ a
-    return found.clip(min=0.01 * found.mean())
-
-
-def correlation_of(powers: np.ndarray) -> np.ndarray:
-    """(LAGS + 1, LAGS + 1): rho times the variance, by least squares of relative errors, without the lowest cosines."""
-    a = lag_powers()
-    design = np.einsum("ki,lj->ijkl", a, a)[~LOWEST].reshape(-1, (LAGS + 1) ** 2)
-    wanted = powers[~LOWEST]
-    weight = 1 / (wanted + 0.02 * powers.mean())
-    found = np.linalg.lstsq(design * weight[:, None], wanted * weight, rcond=None)[0]
-    return found.reshape(LAGS + 1, LAGS + 1)
 
 
 def bands(powers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -77,7 +48,8 @@ def bands(powers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     is_noisy = ~LOWEST & (powers > 0.1 * powers.mean())
     if is_noisy[HIGHEST].all():
         return LOWER, HIGHEST
-    return is_noisy & ODD, is_noisy & ~ODD
+    is_high = is_noisy & (np.median(_SUM[is_noisy]) <= _SUM)
+    return is_noisy & ~is_high, is_high
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +61,7 @@ class Line:
     mean: np.ndarray  # (B,) brightnesses
     variance: np.ndarray  # (B,) at these
     level: float  # one variance for all brightnesses
-    is_significant: bool  # the gain, against its standard error
+    is_significant: bool  # the gain: a line fits far better than one variance for all
 
     def at(self, mean: np.ndarray | float) -> np.ndarray:
         """Variance, nowhere below a hundredth of its largest value."""
@@ -109,6 +81,13 @@ class Shape:
     finest: float  # power of the finest details over the mean power: 1 for white noise
     unevenness: float  # of the power of the flattest tenth, over that of the flattest hundredth: noise has about 1.3
 
+    def lag(self, distance: int) -> float:
+        """Correlation at so many pixels, across and down, averaged."""
+        return float(self.correlation[0, distance] + self.correlation[distance, 0]) / 2
+
+
+FLAT_SHAPE = Shape(np.outer(*2 * [np.eye(LAGS + 1)[0]]), 1.0, math.inf)  # where there is no noise at all
+
 
 @dataclass(frozen=True, eq=False)
 class Blocks:
@@ -120,8 +99,7 @@ class Blocks:
         of_flatness, of_level = bands(powers)
         relative = self.squares / powers
         flatness, level = relative[:, of_flatness].mean(1), relative[:, of_level].mean(1)
-        n_parts = max(2, min(BRIGHTNESSES, len(self.mean) // PER_BRIGHTNESS))
-        parts = np.array_split(self.mean.argsort(), n_parts)
+        parts = _by_brightness(self.mean)
         chosen = [part[flatness[part].argsort()[: max(8, int(FLAT * len(part)))]] for part in parts]
         mean, variance = (np.array([values[part].mean() for part in chosen]) for values in (self.mean, level))
         error = [math.sqrt(2 * OVERLAP / (of_level.sum() * len(part))) for part in chosen]
@@ -134,19 +112,48 @@ class Blocks:
         for _ in range(ROUNDS):
             relative = squares / powers
             flattest = np.where(ODD, *(_of_flattest(squares, relative[:, half & ~LOWEST]) for half in (~ODD, ODD)))
+            if not flattest[~LOWEST].all():  # nothing but flat blocks
+                return FLAT_SHAPE
             correlation = correlation_of(flattest)
-            if correlation[0, 0] <= 0:  # nothing but flat blocks
-                return Shape(np.eye(1, LAGS + 1).T @ np.eye(1, LAGS + 1), 1.0, math.inf)
-            powers = powers_of(correlation / correlation[0, 0])
+            powers = powers_of(correlation)
         lowest, low = np.quantile(relative[:, ~LOWEST].mean(1), [FLATTEST / 10, FLATTEST])
         finest = flattest[CORNER].mean() / flattest[~LOWEST].mean()
-        return Shape(correlation / correlation[0, 0], float(finest), float(low / lowest) if lowest > 0 else math.inf)
+        return Shape(correlation, float(finest), float(low / lowest) if lowest > 0 else math.inf)
+
+    def finest_shape(self, line: Line | None) -> Shape:
+        """The same of noise that is nearly white, from the highest cosines alone: correlation at one pixel only.
+
+        Texture has less there; both are rather too high, and the lower one is the better one.
+        """
+        squares = self.squares if line is None else self.squares / line.at(self.mean)[:, None, None]
+        powers = _of_flattest(squares, squares[:, LOWER])
+        a = lag_powers()[:2]
+        design = np.einsum("ki,lj->ijkl", a, a)[HIGHEST].reshape(-1, 4)
+        found = np.linalg.lstsq(design, powers[HIGHEST], rcond=None)[0].reshape(2, 2)
+        if found[0, 0] <= 0:
+            return FLAT_SHAPE
+        return Shape(np.pad(found / found[0, 0], (0, LAGS - 1)), 1.0, 1.0)
+
+
+def _by_brightness(mean: np.ndarray) -> list[np.ndarray]:
+    """Numbers of the blocks, dark to bright, in parts alike both in size and in range; the smallest are joined."""
+    order = mean.argsort()
+    rank = np.arange(len(mean)) / len(mean)
+    place = (mean[order] - mean[order[0]]) / max(np.ptp(mean), np.finfo(float).tiny)
+    part = ((rank + place) / 2 * BRIGHTNESSES).astype(int)
+    parts, first = [], 0
+    for last in [*np.nonzero(np.diff(part))[0] + 1, len(mean)]:
+        if last - first >= PER_BRIGHTNESS:
+            parts.append(order[first:last])
+            first = last
+    parts[-1] = np.concatenate([parts[-1], order[first:]])
+    return parts
 
 
 def _of_flattest(squares: np.ndarray, relative: np.ndarray) -> np.ndarray:
-    """(SIDE, SIDE): mean power of the blocks whose relative powers (N, n) are the lowest."""
+    """(SIDE, SIDE): median power of the blocks whose relative powers (N, n) are the lowest, as Gaussians have it."""
     energy = relative.mean(1)
-    return squares[energy <= np.quantile(energy, FLATTEST)].mean(0)
+    return np.median(squares[energy <= np.quantile(energy, FLATTEST)], 0) / MEDIAN
 
 
 def fit_line(mean: np.ndarray, variance: np.ndarray, error: np.ndarray) -> Line:
@@ -156,32 +163,31 @@ def fit_line(mean: np.ndarray, variance: np.ndarray, error: np.ndarray) -> Line:
     """
     through_zero = _fit(np.stack([mean], 1), variance, error)
     free = _fit(np.stack([mean, np.ones_like(mean)], 1), variance, error)
-    is_pure = mean.min() >= 0 and through_zero.misfit < 1.5 * free.misfit + 4
+    is_pure = mean.min() >= 0 and through_zero.misfit < free.misfit + PURE * free.inflation
     gain, offset = (through_zero.solution[0], 0.0) if is_pure else free.solution
-    level = float(_fit(np.ones((len(mean), 1)), variance, error).solution[0])
-    return Line(float(gain), float(offset), mean, variance, level, free.solution[0] > 4 * free.gain_error)
+    even = _fit(np.ones((len(mean), 1)), variance, error)
+    is_significant = free.solution[0] > 0 and even.misfit > free.misfit + SIGNIFICANT * free.inflation
+    return Line(float(gain), float(offset), mean, variance, float(even.solution[0]), bool(is_significant))
 
 
 @dataclass(frozen=True, eq=False)
 class _Fitted:
     solution: np.ndarray
     misfit: float
-    gain_error: float
+    inflation: float  # of squared errors, where the misfit is more than chance
 
 
 def _fit(design: np.ndarray, variance: np.ndarray, error: np.ndarray) -> _Fitted:
-    fitted = np.full_like(variance, variance.mean())
     least = 0.05 * variance.mean()
+    fitted = variance.clip(min=least)
     for _ in range(8):
         excess = (variance / fitted - 1).clip(min=0) / SLACK
-        weight = 1 / (error * fitted) ** 2 / (1 + excess**2)
+        weight = 1 / (error * fitted) ** 2 / (1 + excess)
         root = np.sqrt(weight)
         solution = np.linalg.lstsq(design * root[:, None], variance * root, rcond=None)[0]
         fitted = (design @ solution).clip(min=least)
     misfit = float((weight * (variance - fitted) ** 2).sum())
-    covariance = np.linalg.pinv((design * weight[:, None]).T @ design)
-    inflation = max(1.0, misfit / max(1, len(variance) - design.shape[1]))
-    return _Fitted(solution, misfit, math.sqrt(max(covariance[0, 0], 0) * inflation))
+    return _Fitted(solution, misfit, max(1.0, misfit / max(1, len(variance) - design.shape[1])))
 
 
 def blocks_of(pixels: np.ndarray, usable: np.ndarray) -> Blocks:

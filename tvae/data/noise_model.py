@@ -14,18 +14,21 @@ from typing import Any
 
 import numpy as np
 
-from tvae.data.noise_blocks import LAGS, SIDE, Line, Shape, blocks_of, cosines, powers_of
+from tvae.data.noise_blocks import Line, Shape, blocks_of
 from tvae.data.noise_level import diagonal_details
+from tvae.data.noise_spectrum import SIDE, WHITE, cosines, powers_of
 from tvae.data.outliers import find_outliers, replace_outliers
 
-WHITE = np.ones((SIDE, SIDE))  # powers of white noise
+LAGS_TOLD = 3
 KINDS = ("gaussian", "poisson_gaussian", "correlated")
-GROWTH_MIN = 1.35  # of the variance, from dark to bright
+GROWTH_MIN = 1.5  # of the variance, from dark to bright
 CORRELATION_MIN = 0.3  # at lag one
 FINEST_MAX = 0.2  # power of the finest details over the mean
+FINEST_WHITE = 0.4  # at least, of white noise; less is texture
 FINEST_SURE = 0.03  # noise that has been blurred; flat blocks need not be alike
 UNEVENNESS_MAX = 1.6
-SIGMA_MIN = 2 / 255  # of the range; less correlated noise than that may be the picture
+CONTRAST = (0.001, 0.999)  # quantiles between which a picture's contrast is
+SIGMA_MIN = 2 / 255  # of the contrast; less correlated noise than that may be the picture
 SIDE_MIN = 64  # pixels along a side; smaller pictures have too few blocks
 BLOCKS_MIN = 200
 KNOWN_MIN = 0.9  # share of the values; with fewer there are too few whole blocks
@@ -40,6 +43,7 @@ class NoiseModel:
 
     line: Line  # variance against brightness
     shape: Shape  # correlation between neighbours
+    finest: Shape  # the same by the highest cosines alone
     is_signal_dependent: bool
     is_correlated: bool
     outliers: np.ndarray | None  # (H, W, C) bool; None: there are none
@@ -53,8 +57,9 @@ class NoiseModel:
         return "correlated" if self.is_correlated else "poisson_gaussian" if self.is_signal_dependent else "gaussian"
 
     def lag(self, distance: int) -> float:
-        """Correlation in the flattest blocks, across and down, averaged; texture, if there is much, counts as well."""
-        return float(self.shape.correlation[0, distance] + self.shape.correlation[distance, 0]) / 2
+        """Correlation of the noise, across and down, averaged; of texture it should have nothing."""
+        shapes = (self.shape,) if self.is_correlated else (self.shape, self.finest)
+        return min((shape.lag(distance) for shape in shapes), key=abs)
 
     def facts(self) -> dict[str, Any]:
         """As metrics.json has them."""
@@ -63,7 +68,7 @@ class NoiseModel:
             "is_signal_dependent": self.is_signal_dependent,
             "gain": self.line.gain,
             "offset": self.line.offset,
-            **{f"correlation_{lag}": self.lag(lag) for lag in range(1, LAGS + 1)},
+            **{f"correlation_{lag}": self.lag(lag) for lag in range(1, LAGS_TOLD + 1)},
             "binning_ratio": self.binning_ratio,
             "outlier_share": 0.0 if self.outliers is None else float(self.outliers.mean()),
             "saturated_share": self.saturated_share,
@@ -106,16 +111,19 @@ def diagnose(pixels: np.ndarray, known: np.ndarray | None, grey_range: float) ->
     shape = blocks.shape(None)
     is_correlated = not is_jpeg and _is_noise(shape)
     line = blocks.line(powers_of(shape.correlation) if is_correlated else WHITE)
-    is_dependent = bool(not is_jpeg and line.is_significant and line.growth >= GROWTH_MIN)
+    is_dependent = not is_jpeg and line.is_significant and line.growth >= GROWTH_MIN
     if is_dependent:
         shape = blocks.shape(line)
         is_correlated = _is_noise(shape)
         line = blocks.line(powers_of(shape.correlation) if is_correlated else WHITE)
-    is_correlated &= line.level**0.5 >= SIGMA_MIN * grey_range
+        is_dependent = line.gain > 0 and (is_correlated or shape.finest >= FINEST_WHITE)
+    contrast = float(np.ptp(np.quantile(cleaned[usable], CONTRAST)))
+    is_correlated &= line.level**0.5 >= SIGMA_MIN * min(contrast, grey_range)
     saturated = float((pixels == pixels.max()).mean())
     return NoiseModel(
         line,
         shape,
+        blocks.finest_shape(line if is_dependent else None),
         is_dependent,
         is_correlated,
         outliers if outliers.any() else None,
@@ -128,9 +136,8 @@ def diagnose(pixels: np.ndarray, known: np.ndarray | None, grey_range: float) ->
 
 def _is_noise(shape: Shape) -> bool:
     """Whether what is correlated is noise."""
-    lag = (shape.correlation[0, 1] + shape.correlation[1, 0]) / 2
     is_even = shape.unevenness <= UNEVENNESS_MAX or shape.finest < FINEST_SURE
-    return bool(lag >= CORRELATION_MIN and shape.finest < FINEST_MAX and is_even)
+    return bool(shape.lag(1) >= CORRELATION_MIN and shape.finest < FINEST_MAX and is_even)
 
 
 def step_of(pixels: np.ndarray) -> float:

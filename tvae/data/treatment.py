@@ -13,10 +13,14 @@ from typing import Protocol
 import numpy as np
 
 from tvae.core.errors import UserError
-from tvae.data.decorrelate import Decorrelation
+from tvae.data.decorrelate import Decorrelation, blurred
 from tvae.data.noise_model import NoiseModel
 from tvae.data.outliers import replace_outliers
 from tvae.data.stabilise import Anscombe, Scaling
+
+AROUND = 3.0  # pixels: what differs from the picture blurred by so much is noise
+SKEW = -0.3  # of stabilised noise; photon counts have more, symmetric noise on few counts less (docs/noise.md)
+SMOOTH = 5.0  # pixels that the picture is blurred by, where the deviation is that of its brightness
 
 
 class Step(Protocol):
@@ -56,8 +60,10 @@ class Treatment:
         return pixels, uncertainty
 
 
-def treatment_for(model: NoiseModel, kind: str, known: np.ndarray, n_pages: int = 1) -> Treatment | None:
-    """Of a picture of which some is `known` (H, W, C), in pages one above the other; None: it is restored as it is.
+def treatment_for(
+    model: NoiseModel, kind: str, pixels: np.ndarray, known: np.ndarray, n_pages: int = 1
+) -> Treatment | None:
+    """Of a picture (H, W, C), some of which is `known`, in pages one above the other; None: it is restored as it is.
 
     `kind`: auto, or what the user says it is.
     """
@@ -69,12 +75,30 @@ def treatment_for(model: NoiseModel, kind: str, known: np.ndarray, n_pages: int 
     if kind == "gaussian":
         return None if model.outliers is None else Treatment(outliers=model.outliers)
     sigma = model.line.level**0.5
-    scale = Anscombe(model.line.gain, model.line.offset) if is_dependent else Scaling(sigma)
+    scale: Step = Anscombe(model.line.gain, model.line.offset) if is_dependent else Scaling(sigma)
     if is_dependent:
         sigma = float(model.line.at(np.median(model.line.mean))) ** 0.5
     if kind == "poisson_gaussian":
         return Treatment((scale,), sigma, model.outliers)
     height, width = known.shape[:2]
     replaced = ~known if model.outliers is None else ~known | model.outliers
-    whiten = Decorrelation(model.shape.correlation, (height // n_pages, width))
+    page = height // n_pages, width
+    if is_dependent:
+        scale = _scale(model, replace_outliers(pixels, replaced) if replaced.any() else pixels, page)
+    whiten = Decorrelation(model.shape.correlation, page)
     return Treatment((scale, whiten), sigma, replaced=replaced if replaced.any() else None)
+
+
+def _scale(model: NoiseModel, pixels: np.ndarray, page: tuple[int, int]) -> Step:
+    """Of noise that depends on the signal and is correlated.
+
+    Photon counts that were blurred afterwards are as skew as counts are, and the root takes that away. Where it leaves
+    strong noise skew to the other side, the noise was symmetric, and its values near zero would be torn apart: they
+    are divided by the deviation that belongs to the blurred picture instead.
+    """
+    root = Anscombe(model.line.gain, model.line.offset)
+    stabilised = root.forward(pixels)
+    details = stabilised - blurred(stabilised, AROUND, page)
+    if (details**3).mean() > SKEW * (details**2).mean() ** 1.5:
+        return root
+    return Scaling(np.sqrt(model.line.at(blurred(pixels, SMOOTH, page))))

@@ -1,9 +1,10 @@
-"""Slow errors of a restored picture, taken out at half its resolution.
+"""Slow errors of a restored picture, taken out at half its resolution and at a quarter.
 
-Noise that is correlated between neighbours is slow, too: what is left of it after a restoration spans more pixels than
-a patch has. Means of 2x2 pixels have half the deviation, and a patch of them spans twice as much. They are restored
-once more, and the difference to the means of the first result is added to it where there is no structure: as much of it
-as the noise is of noise and structure together. On a smooth picture that is worth 1.4 dB (docs/noise.md).
+What is left of strong noise after a restoration spans more pixels than a patch has, above all where noise was
+correlated between neighbours. Means of 2x2 pixels have half the deviation, and a patch of them spans twice as much.
+They are restored once more, and the difference to the means of the first result is added to it where there is no
+structure: as much of it as the noise is of noise and structure together. On smooth pictures that is worth 0.6 to 1.2 dB
+(docs/noise.md). Pictures whose noise is white Gaussian as it is are not touched.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from tvae.restore.refinement import refine_restored
 from tvae.restore.restoration import Restored
 
 NOISE_COUNTS = 0.1  # how much the noise's variance counts against that of structure
+DEPTH = 2  # times that resolution is halved
+SIDE_MIN = 48  # pixels; of smaller pictures it is not
 WINDOW = 5  # pixels of half resolution, along a side, in which structure is looked for
 
 
@@ -33,16 +36,25 @@ def refine_seen(
     seed: int,
     bands: Bands = Bands(),  # noqa: B008
 ) -> Restored:
-    """As `refine_restored`, of what is seen of a picture; where noise was made white, its slow part once more."""
-    found = refine_restored(picture.seen, first, keep_observed, effort, seed, bands)
-    is_even = picture.page_height % 2 == 0 or picture.n_pages == 1
-    if picture.treatment is None or not picture.treatment.is_whitening or not is_even:
+    """As `refine_restored`, of what is seen of a picture; where noise was treated, its slow part once more."""
+    is_even = picture.page_height % 2**DEPTH == 0 or picture.n_pages == 1
+    is_treated = picture.treatment is not None and bool(picture.treatment.steps)
+    depth = DEPTH if is_treated and is_even and picture.seen.known is None else 0
+    return _refine(picture.seen, first, keep_observed, effort, seed, bands, depth)
+
+
+def _refine(
+    picture: Picture, first: Restored, keep_observed: bool, effort: str, seed: int, bands: Bands, depth: int
+) -> Restored:
+    """`depth`: how many times resolution is halved."""
+    found = refine_restored(picture, first, keep_observed, effort, seed, bands)
+    if depth == 0 or min(picture.page_height, picture.noisy.shape[1]) < SIDE_MIN:
         return found
     fine = torch.from_numpy(found.pixels).permute(2, 0, 1)
     means = halved(fine)
-    coarse = _as_picture(halved(torch.from_numpy(picture.seen.noisy).permute(2, 0, 1)), picture.image)
+    coarse = _as_picture(halved(torch.from_numpy(picture.noisy).permute(2, 0, 1)), picture)
     start = Restored(_as_pixels(means), np.ones_like(coarse.noisy))
-    restored = refine_restored(coarse, start, False, effort, seed, Bands(bands.team))  # which keeps nothing
+    restored = _refine(coarse, start, False, effort, seed, Bands(bands.team), depth - 1)  # which keeps nothing
     change = torch.from_numpy(restored.pixels).permute(2, 0, 1) - means
     assert coarse.sigma is not None
     return replace(found, pixels=_as_pixels(fine + doubled(change * _flatness(means, coarse.sigma), fine)))
@@ -76,9 +88,10 @@ def _as_pixels(values: Tensor) -> np.ndarray:
     return values.permute(1, 2, 0).contiguous().numpy()
 
 
-def _as_picture(values: Tensor, of: Image) -> Picture:
-    """Of white noise whose deviation was one before it was halved."""
+def _as_picture(values: Tensor, of: Picture) -> Picture:
+    """Of white noise whose deviation was that `of` the picture before it was halved."""
     pixels = _as_pixels(values)
     low, peak = float(pixels.min()), float(np.ptp(pixels))
-    image = Image(pixels, pixels.dtype, peak, low, is_bounded=False, layout=of.layout)
-    return Picture(image, pixels, None, None, peak, sigma=0.5)
+    image = Image(pixels, pixels.dtype, peak, low, is_bounded=False, layout=of.image.layout)
+    assert of.sigma is not None
+    return Picture(image, pixels, None, None, peak, sigma=of.sigma / 2)
