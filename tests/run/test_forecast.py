@@ -1,9 +1,11 @@
 """The line before a run."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from tests.conftest import load, small_config
 from tvae.core.model import ModelConfig
@@ -11,8 +13,12 @@ from tvae.data.image_file import from_array
 from tvae.data.picture import Picture
 from tvae.data.sets.image import ImageConfig
 from tvae.options.recipe import prepare
-from tvae.run import forecast
+from tvae.restore import refinement
+from tvae.restore.bands import Bands
+from tvae.run import costs
+from tvae.run.costs import stages
 from tvae.run.forecast import opening
+from tvae.run.restoring import restore_picture
 from tvae.run.setup import make_fit
 
 
@@ -41,15 +47,52 @@ def test_it_says_what_will_be_done(picture):
     assert re.search(pattern, line), line
 
 
-def test_refinement_is_counted(picture, monkeypatch):
-    monkeypatch.setattr(forecast, "as_time", lambda seconds: f"<{seconds}>")
+def prepared(picture, effort):
+    model = ModelConfig(n_latents=8, hidden=[8], residual="grouped")
+    dataset = ImageConfig(name="file", patch_size=4)
+    config, dataset = prepare(small_config(image="a.png", dataset=dataset, model=model, effort=effort), picture)
+    return config, make_fit(config, dataset)
 
-    def seconds(effort):
-        return float(re.search("<(.*)>", line_of(picture, effort=effort))[1])
 
-    monkeypatch.setattr(forecast, "_e_step_seconds", lambda fit: 0.0)
-    assert seconds("best") / seconds("default") == pytest.approx(3440 / 1210)
-    assert seconds("fast") == pytest.approx(480 * 490e-6 * 2)
+@pytest.mark.parametrize("effort", ["fast", "default", "best"])
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_stages_are_those_that_restoration_tells_of(picture, effort, is_whole):
+    picture = replace(picture, missing=None if is_whole else picture.missing)
+    config, fit = prepared(picture, effort)
+    told = []
+    restore_picture(fit, picture, config, Bands(watch=lambda stage, share: told.append(stage)))
+    foreseen = stages(config, fit, picture)
+    assert list(dict.fromkeys(told)) == list(foreseen)
+    assert min(foreseen.values()) > 0
+
+
+def test_a_large_picture_has_no_groups_before_the_mixture(picture, monkeypatch):
+    picture = replace(picture, missing=None)
+    config, fit = prepared(picture, "default")
+    assert "first" in stages(config, fit, picture)
+    monkeypatch.setattr(refinement, "N_DENSE", 100)
+    assert "first" not in stages(config, fit, picture)
+
+
+def test_time_grows_with_effort_and_shrinks_with_threads(picture, monkeypatch):
+    monkeypatch.setattr(costs, "e_step_seconds", lambda fit: 0.0)
+    monkeypatch.setattr(costs, "slowness", lambda: 1.0)
+    picture = replace(picture, missing=None, sigma=5.0)
+    fast, default, best = (
+        sum(stages(*prepared(picture, each), picture).values()) for each in ("fast", "default", "best")
+    )
+    assert 2 * fast < default < best / 2
+    local = 480 / 9 * (costs.REFERENCE[1] + 60**2 * costs.BY_SQUARE[1])
+    config, fit = prepared(picture, "fast")
+    assert stages(config, fit, picture)["local"] == pytest.approx(local)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    assert stages(config, fit, picture)["local"] == pytest.approx(local / (1 + 2 * costs.THREADS_GAIN))
+
+
+def test_the_machine_is_tried_on_one_thread():
+    n_threads = torch.get_num_threads()
+    assert 0.05 < costs.slowness() < 20
+    assert torch.get_num_threads() == n_threads
 
 
 def test_data_that_are_no_picture():

@@ -17,7 +17,7 @@ from tvae.core.errors import UserError
 from tvae.core.streams import generator
 from tvae.data.image_codec import JPEG_SIGNATURE
 from tvae.data.image_file import Image
-from tvae.data.noise_level import known_values
+from tvae.data.noise_level import estimate_noise, known_values
 from tvae.data.noise_model import NoiseModel
 from tvae.data.stack_file import read_picture
 from tvae.data.treatment import Treatment
@@ -76,6 +76,11 @@ class Picture:
             image = self.image
         missing = None if is_known.all() else ~is_known
         return Picture(image, pixels, None, missing, image.peak, self.treatment.sigma)
+
+    @cached_property
+    def noise(self) -> float:
+        """Its standard deviation as far as it is known, or else as estimated."""
+        return estimate_noise(self.noisy, self.missing) if self.sigma is None else self.sigma
 
     def is_nearly_whole(self, keeps_known: bool) -> bool:
         """Whether a first estimate may stand for what is missing, as it can for a few values among noisy ones."""

@@ -169,6 +169,13 @@ def complete_band(
     return sums.result()
 
 
+def strides_of_filling(n_places: int, patch_size: int) -> tuple[int, int]:
+    """Pixels between the patches that the groups are fitted to, and between those that pixels are estimated from."""
+    most = max(1, patch_size // 2)  # for every pixel to be in several
+    fitted = min(most, max(THINNED, math.ceil((n_places / N_FITTED) ** 0.5)))
+    return fitted, min(most, math.ceil((n_places / N_FILLED) ** 0.5))
+
+
 def complete_pixels(
     y: Tensor,
     known: Tensor,
@@ -188,9 +195,7 @@ def complete_pixels(
     """
     height, width, _ = y.shape
     n_places = (height // n_pages - patch_size + 1) * (width - patch_size + 1) * n_pages
-    most = max(1, patch_size // 2)  # pixels between patches, for every pixel to be in several
-    fitted = min(most, max(THINNED, math.ceil((n_places / N_FITTED) ** 0.5)))
-    last = min(most, math.ceil((n_places / N_FILLED) ** 0.5))
+    fitted, last = strides_of_filling(n_places, patch_size)
     first = extract(pilot, patch_size, fitted, n_pages)
     group = cluster(first, n_groups, rng)
     moments = Moments(n_groups, first.shape[1])

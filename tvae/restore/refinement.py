@@ -104,7 +104,7 @@ def refine_pixels(
 
     `y`, `pilot` (H, W, C): the picture and its first estimate; `sigma`: a guess of the noise, or what it is.
     """
-    wide, stride = torch.zeros(2, *y.shape), stride_for(y)
+    wide, stride = torch.zeros(2, *y.shape), stride_for(y.shape[0] * y.shape[1])
     sigma2, local = sigma**2, plan.first if stride == 1 else ()
 
     def of_band(band: Band) -> Tensor:
@@ -130,9 +130,9 @@ def refine_pixels(
     return found, sigma2**0.5
 
 
-def stride_for(y: Tensor) -> int:
+def stride_for(n_pixels: int) -> int:
     """Between the patches of a large picture's mixture, the pilot of the local groups: every second will do."""
-    return 1 if y.shape[0] * y.shape[1] <= N_DENSE else 2
+    return 1 if n_pixels <= N_DENSE else 2
 
 
 def mixture_of(

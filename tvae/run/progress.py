@@ -92,15 +92,17 @@ def training(fit: Fit, is_told: bool) -> Iterator[Training]:
 
 @contextmanager
 def restoring(fit: Fit, stages: dict[str, float], is_told: bool) -> Iterator[Callable[[str, float], None]]:
-    """What follows the training, in `stages` with their shares of the time.
+    """What follows the training, in `stages` with their times.
 
     What is yielded wants to be told the stage and how much of it is done.
     """
     layout = "restoring: {percentage:3.0f}%|{bar}| [{elapsed}<{remaining}]"
-    before = dict(zip(stages, itertools.accumulate(stages.values(), initial=0.0), strict=False))
+    whole_time = sum(stages.values()) or 1.0
+    share_of = {stage: seconds / whole_time for stage, seconds in stages.items()}
+    before = dict(zip(stages, itertools.accumulate(share_of.values(), initial=0.0), strict=False))
     with _bar(fit, 0, 1, layout) as bar:
         whole = Stage(bar, "restoring", is_told)
-        yield lambda stage, share: whole.move(before[stage] + share * stages[stage]) if stage in stages else None
+        yield lambda stage, share: whole.move(before[stage] + share * share_of[stage]) if stage in before else None
         whole.bar.update(1 - whole.bar.n)
 
 

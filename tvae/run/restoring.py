@@ -18,7 +18,6 @@ from tvae.data.sets.image import ImageConfig
 from tvae.options.schema import Config
 from tvae.restore.bands import Bands, Watch, nobody
 from tvae.restore.coarser import refine_seen
-from tvae.restore.effort import REFINEMENTS
 from tvae.restore.restoration import Plan, Restored, restore, take_back
 from tvae.run.files import BANDS
 from tvae.run.ranks import Ranks
@@ -56,19 +55,6 @@ def restore_picture(fit: Fit, picture: Picture, config: Config, bands: Bands) ->
     first = restore_by_states(fit, picture, config, 0, bands)  # an estimate whose details hardly matter
     refined = refine_seen(picture, first, bool(config.keep_known), config.effort, config.seed, bands)
     return take_back(picture, refined)
-
-
-def stages(config: Config, picture: Picture) -> dict[str, float]:
-    """What `restore_picture` does one after the other, and about what share of the time each takes."""
-    if config.model.residual == "none":
-        return {"states": 1.0}
-    plan = REFINEMENTS[config.effort]
-    if not picture.seen.is_nearly_whole(bool(config.keep_known)):
-        passes = {f"filled again {i}": 0.5 / plan.n_fill_passes for i in range(plan.n_fill_passes)}
-        return {"states": 0.05, "fit": 0.35, "filled": 0.1, **passes}
-    if not plan.is_repeated:
-        return {"states": 0.1, "first": 0.1, "fit": 0.2, "mixture": 0.1, "local": 0.5}
-    return {"states": 0.05, "first": 0.05, "fit": 0.1, "mixture": 0.05, "local": 0.4, "again": 0.35}
 
 
 class KeptBands(Bands):

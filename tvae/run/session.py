@@ -28,6 +28,7 @@ from tvae.restore.restoration import Restored, take_back
 from tvae.run import checkpoint
 from tvae.run.cadence import Cadence
 from tvae.run.connection import join
+from tvae.run.costs import stages
 from tvae.run.files import LOG, STATES
 from tvae.run.forecast import opening, warn_of_blind_patches
 from tvae.run.initialise import check_source, resume, start_from_run
@@ -38,7 +39,7 @@ from tvae.run.output_pictures import changed_pictures
 from tvae.run.progress import restoring, summary, training
 from tvae.run.ranks import LostRank, Ranks
 from tvae.run.record import Record, WrittenRecord
-from tvae.run.restoring import KeptBands, restore_by_states, restore_picture, stages
+from tvae.run.restoring import KeptBands, restore_by_states, restore_picture
 from tvae.run.result import SHOWN, check_output, deliver, is_complete
 from tvae.run.run_directory import check_ranks, claimed, read_metrics
 from tvae.run.setup import make_fit
@@ -176,7 +177,7 @@ class Session:
         picture = self.dataset.picture
         if picture is None:
             return
-        with restoring(self.fit, stages(self.config, picture), self.path is not None) as watch:
+        with restoring(self.fit, stages(self.config, self.fit, picture), self.path is not None) as watch:
             kept = None if self.path is None else KeptBands(self.path, self.fit, stop, self.ranks, watch)
             bands = kept or Bands(self.ranks, watch)
             self.record.add_restored(restore_picture(self.fit, picture, self.config, bands))
