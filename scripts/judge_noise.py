@@ -1,12 +1,15 @@
 """Noise of several kinds on the development set: whether it is told what it is, and how well it is restored.
 
-    python -m scripts.judge_noise trials [--n 100] [--seed 100]
+    python -m scripts.judge_noise trials [--half B] [--n 100] [--seed 0]
     python -m scripts.judge_noise table [--half B] [--seeds 0 1 2] [--effort fast] [--side 128] [--kinds poisson4 ...]
+    python -m scripts.judge_noise frames [--seeds 0 1 2] [--effort fast] [--side 128]
 
 `trials`: random pictures, kinds and strengths of noise, and what `tvae.data.noise_model` says of them: the kind, for
 photon counts the gain within 15 %, the correlation of neighbours within 0.1. `table`: blind restoration, beside the
-plain Gaussian model (noise_model=gaussian), the Gaussian blur of the best width, and for photon counts BM3D on values
-that were stabilised with the true gain (package bm3d). Both write a line for each case as they go on.
+plain Gaussian model (noise_model=gaussian; not run where the diagnosis leaves the picture alone, for it is the same
+then), the Gaussian blur of the best width, and for photon counts BM3D on values that were stabilised with the true gain
+(package bm3d). `frames`: the same of made-up microscopy frames (`scripts.microscopy_frames`). All write a line for each
+case as they go on.
 """
 
 from __future__ import annotations
@@ -21,10 +24,13 @@ from scipy.ndimage import gaussian_filter
 
 import tvae
 from scripts.development_set import HALVES, SIDE
+from scripts.microscopy_frames import frame
 from scripts.peers import bm3d
 from tvae.data.corruption import add_correlated_noise, add_salt_and_pepper, compress, count_photons
+from tvae.data.image_file import from_array
 from tvae.data.noise_model import diagnose
-from tvae.data.picture import add_noise
+from tvae.data.noise_treatment import with_noise_model
+from tvae.data.picture import Picture, add_noise
 from tvae.data.stabilise import Anscombe
 from tvae.restore.metrics import psnr
 
@@ -39,6 +45,15 @@ KINDS: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {
     "gaussian25": lambda clean, seed: add_noise(clean, 25, seed),
     "jpeg30": lambda clean, seed: compress(add_noise(clean, 10, seed), 30),
 }
+FRAMES = [
+    ("bilinear", 0.3, 2),
+    ("bilinear", 2, 3),
+    ("bilinear", 10, 5),
+    ("1.0", 2, 3),
+    ("1.0", 10, 5),
+    ("1.5", 5, 4),
+    ("white", 10, 5),
+]
 WIDTHS = np.arange(0.4, 6, 0.2)  # pixels that a picture is blurred by
 
 
@@ -84,13 +99,13 @@ def mistake(case: Case) -> str:
         return f"taken for {model and model.kind}"
     if case.gain and abs(model.line.gain / case.gain - 1) > 0.15:
         return f"gain {model.line.gain / case.gain:.2f} times the true one"
-    lag = model.lag(1) if model.is_correlated else 0.0  # else it is that of texture
-    return "" if abs(lag - case.lag) <= 0.1 else f"correlation {lag:.2f} for {case.lag:.2f}"
+    is_right = abs(model.lag(1) - case.lag) <= 0.1
+    return "" if is_right else f"correlation {model.lag(1):.2f} for {case.lag:.2f}"
 
 
-def trials(n: int, seed: int) -> None:
+def trials(half: str, n: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    pictures = {**clean_of("A", SIDE), **clean_of("B", SIDE)}
+    pictures = clean_of(half, SIDE)
     wrong = 0
     for i in range(n):
         name = list(pictures)[int(rng.integers(len(pictures)))]
@@ -112,11 +127,23 @@ def stabilised_bm3d(clean: np.ndarray, noisy: np.ndarray, gain: float) -> float:
     return psnr(clean, transform.inverse(bm3d(transform.forward(noisy)[..., 0], 1.0))[..., None], PEAK)
 
 
+def given(noisy: np.ndarray) -> np.ndarray:
+    """(H, W): 8 bit where all are whole grey levels; else floating point, neither rounded nor clipped."""
+    whole = noisy.clip(0, 255).astype(np.uint8)
+    return whole[..., 0] if np.array_equal(noisy, whole) else noisy[..., 0] / PEAK
+
+
 def restored(clean: np.ndarray, noisy: np.ndarray, noise_model: str, effort: str) -> float:
-    """Neither rounded nor clipped, as a floating-point picture is."""
-    scaled = noisy[..., 0] / PEAK
-    found = tvae.denoise(scaled, overrides=[f"noise_model={noise_model}", f"effort={effort}", "threads=1"])
-    return psnr(clean[..., 0], found * PEAK, PEAK)
+    """PSNR of what is made of a picture."""
+    picture = given(noisy)
+    found = tvae.denoise(picture, overrides=[f"noise_model={noise_model}", f"effort={effort}", "threads=1"])
+    return psnr(clean[..., 0], found * (1.0 if picture.dtype == np.uint8 else PEAK), PEAK)
+
+
+def is_left_alone(noisy: np.ndarray) -> bool:
+    """Whether the diagnosis changes nothing."""
+    image = from_array(given(noisy))
+    return with_noise_model(Picture(image, image.pixels, None, None, image.peak), "auto", None).treatment is None
 
 
 def table(options: argparse.Namespace) -> None:
@@ -126,7 +153,9 @@ def table(options: argparse.Namespace) -> None:
         for name, clean in pictures.items():
             for seed in options.seeds:
                 noisy = KINDS[kind](clean, seed)
-                found = {each: restored(clean, noisy, each, options.effort) for each in ("auto", "gaussian")}
+                found = {"auto": restored(clean, noisy, "auto", options.effort)}
+                is_same = is_left_alone(noisy)
+                found["plain"] = found["auto"] if is_same else restored(clean, noisy, "gaussian", options.effort)
                 found["best blur"] = best_blur(clean, noisy)
                 if kind.startswith("poisson"):
                     found["told, BM3D"] = stabilised_bm3d(clean, noisy, PEAK / float(kind.removeprefix("poisson")))
@@ -136,11 +165,21 @@ def table(options: argparse.Namespace) -> None:
         print(f"{kind} mean: " + ", ".join(f"{system} {mean(row[system] for row in rows):.2f}" for system in rows[0]))
 
 
+def frames(options: argparse.Namespace) -> None:
+    for kernel, gain, read in FRAMES:
+        for seed in options.seeds:
+            clean, noisy = frame(options.side, seed, gain, read, kernel)
+            figures = (
+                f"auto {restored(clean, noisy, 'auto', options.effort):.2f}, best blur {best_blur(clean, noisy):.2f}"
+            )
+            print(f"{kernel}, variance {gain} x, read noise {read}, {seed}: {figures}", flush=True)
+
+
 def main(words: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="scripts.judge_noise", description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=("trials", "table"))
+    parser.add_argument("what", choices=("trials", "table", "frames"))
     parser.add_argument("--n", type=int, default=100)
-    parser.add_argument("--seed", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--half", choices=tuple(HALVES), default="B")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--effort", default="fast")
@@ -148,9 +187,9 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--kinds", nargs="+", choices=tuple(KINDS))
     options = parser.parse_args(words)
     if options.what == "trials":
-        trials(options.n, options.seed)
+        trials(options.half, options.n, options.seed)
     else:
-        table(options)
+        {"table": table, "frames": frames}[options.what](options)
 
 
 if __name__ == "__main__":

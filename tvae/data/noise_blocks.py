@@ -159,14 +159,15 @@ def _of_flattest(squares: np.ndarray, relative: np.ndarray) -> np.ndarray:
 def fit_line(mean: np.ndarray, variance: np.ndarray, error: np.ndarray) -> Line:
     """By weighted least squares; `error`: relative standard errors of the variances.
 
-    Through the origin, as photon counts without other noise have it, if that explains the variances as well.
+    Through the origin, as photon counts without other noise have it, if that explains the variances as well. A line that
+    does not fit well is hardly one: photon counts lie on theirs to within chance, texture does not.
     """
     through_zero = _fit(np.stack([mean], 1), variance, error)
     free = _fit(np.stack([mean, np.ones_like(mean)], 1), variance, error)
     is_pure = mean.min() >= 0 and through_zero.misfit < free.misfit + PURE * free.inflation
     gain, offset = (through_zero.solution[0], 0.0) if is_pure else free.solution
     even = _fit(np.ones((len(mean), 1)), variance, error)
-    is_significant = free.solution[0] > 0 and even.misfit > free.misfit + SIGNIFICANT * free.inflation
+    is_significant = free.solution[0] > 0 and even.misfit > free.misfit + SIGNIFICANT * free.inflation**2
     return Line(float(gain), float(offset), mean, variance, float(even.solution[0]), bool(is_significant))
 
 

@@ -102,12 +102,12 @@ def diagnose(pixels: np.ndarray, known: np.ndarray | None, grey_range: float) ->
         return None
     pixels = pixels if known is None else replace_outliers(pixels, ~known)
     rough, step = diagonal_details(pixels, None), step_of(pixels)
-    outliers = usable & find_outliers(pixels, rough, step, grey_range)
+    is_jpeg = has_jpeg_blocks(pixels)
+    outliers = np.zeros_like(usable) if is_jpeg else usable & find_outliers(pixels, rough, step, grey_range)
     cleaned = replace_outliers(pixels, outliers) if outliers.any() else pixels
     blocks = blocks_of(cleaned, usable & ~_clipped(cleaned, rough, step))
     if len(blocks.mean) < BLOCKS_MIN:
         return None
-    is_jpeg = has_jpeg_blocks(pixels)
     shape = blocks.shape(None)
     is_correlated = not is_jpeg and _is_noise(shape)
     line = blocks.line(powers_of(shape.correlation) if is_correlated else WHITE)
