@@ -1,14 +1,11 @@
 """Blocks of a picture in which there is hardly anything but noise: its variance, its line against the mean, its lags.
 
-Every 8x8 block is taken to cosines. White noise has the same power at all of them, correlated noise
-
-    P_ij = sum_kl rho_kl A_ki A_lj,           A_ki = power of cosine i for a correlation of one at lag k alone
-
-so that the correlations rho at lags 0..3 down and across follow from the powers by least squares (correlations are
-taken to be even in both directions). The picture is mostly in the lowest cosines, which do not count, and in blocks of
-much power, which are not taken: the flattest ones are found by power relative to P, in which all cosines weigh alike.
-Powers and level come from other cosines than those by which blocks were found to be flat, so that the choice does not
-lower them, for they are independent in noise.
+Every 8x8 block is taken to cosines. White noise has the same power at all of them, correlated noise as `noise_spectrum`
+has it. The picture is mostly in the lowest cosines, which do not count, and in blocks of much power, which are not
+taken: the flattest ones are found by power relative to the noise's, in which all cosines weigh alike. Powers and level
+come from other cosines than those by which blocks were found to be flat, so that the choice does not lower them, for they
+are independent in noise; powers are medians over blocks, so that structure in some of them does not raise them. The level
+is that of the highest cosines that have noise, for pictures have the least there.
 """
 
 from __future__ import annotations
@@ -159,8 +156,8 @@ def _of_flattest(squares: np.ndarray, relative: np.ndarray) -> np.ndarray:
 def fit_line(mean: np.ndarray, variance: np.ndarray, error: np.ndarray) -> Line:
     """By weighted least squares; `error`: relative standard errors of the variances.
 
-    Through the origin, as photon counts without other noise have it, if that explains the variances as well. A line that
-    does not fit well is hardly one: photon counts lie on theirs to within chance, texture does not.
+    Through the origin, as photon counts without other noise have it, if that explains the variances as well. A line
+    that fits badly is hardly one: photon counts lie on theirs to within chance, texture does not.
     """
     through_zero = _fit(np.stack([mean], 1), variance, error)
     free = _fit(np.stack([mean, np.ones_like(mean)], 1), variance, error)

@@ -2,7 +2,7 @@
 
 Variance against brightness and correlation between neighbours come from the flattest blocks (`noise_blocks`). What is
 not clear is left alone: a picture counts as one with white Gaussian noise, whose restoration is the plain one, unless
-the variance grows with brightness by a third and beyond its standard error, or neighbours are correlated as noise is.
+the variance grows with brightness by a half and along a line, or neighbours are correlated as noise is.
 Texture is correlated, too, but with white noise on it the finest details have power, and it is not the same everywhere.
 Of JPEG files, which have taken most of the noise away, nothing is said.
 """
