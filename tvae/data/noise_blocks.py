@@ -3,8 +3,8 @@
 Every 8x8 block is taken to cosines. White noise has the same power at all of them, correlated noise as `noise_spectrum`
 has it. The picture is mostly in the lowest cosines, which do not count, and in blocks of much power, which are not
 taken: the flattest ones are found by power relative to the noise's, in which all cosines weigh alike. Powers and level
-come from other cosines than those by which blocks were found to be flat, so that the choice does not lower them, for they
-are independent in noise; powers are medians over blocks, so that structure in some of them does not raise them. The level
+come from other cosines than those by which blocks were found to be flat, so that the choice does not lower them, for
+they are independent in noise. Powers are medians over blocks, so that structure in some does not raise them; the level
 is that of the highest cosines that have noise, for pictures have the least there.
 """
 
