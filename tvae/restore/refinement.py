@@ -67,12 +67,14 @@ def refine_restored(
     known = np.ones(picture.noisy.shape, dtype=bool) if picture.known is None else picture.known
     units = Units(float(picture.noisy[known].mean()), picture.grey_range)
     is_whole = picture.is_nearly_whole(keep_observed)
-    values = np.where(known, picture.noisy, first.pixels) if is_whole else picture.noisy
+    is_patched = is_whole and picture.known is not None
+    values = np.where(known, picture.noisy, first.pixels) if is_patched else picture.noisy
     noisy, pilot = (units.to_model(torch.from_numpy(each)).float() for each in (values, first.pixels))
     plan, rng = REFINEMENTS[effort], generator(seed, "groups")
     told = picture.sigma
     level = estimate_noise(values, None if is_whole else picture.missing) if told is None else told
     sigma = max(level / units.std, SIGMA_MIN)
+    del values  # of a large picture it counts
     if is_whole:
         size = min(patch_size_for(sigma, 1.0), picture.page_height, noisy.shape[1])
         is_told = told is not None
