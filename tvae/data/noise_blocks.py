@@ -17,7 +17,8 @@ import numpy as np
 
 from tvae.data.noise_spectrum import LAGS, LOWEST, SIDE, correlation_of, cosines, lag_powers, powers_of
 
-FLATTEST = 0.1  # share of the blocks that the lags are taken from
+FLATTEST = 0.2  # share of the blocks that the lags are taken from
+UNEVEN = (0.01, 0.1)  # quantiles of the blocks' power that are compared
 FLAT = 0.15  # share of the blocks of a brightness that its variance is taken from
 ROUNDS = 3
 STRIDE = 3  # pixels between blocks; of large pictures more
@@ -27,6 +28,7 @@ PER_BRIGHTNESS = 24  # blocks, at least
 MEDIAN = 0.4549  # of the square of a Gaussian with variance one
 OVERLAP = 4  # blocks, about, that say as much as one would that shares no pixel with others
 SIGNIFICANT = 13.0  # by which a line's misfit is less than that of one variance, in squared standard errors
+SIGNIFICANT_PURE = 5.0  # the same, if the line goes through the origin, which would be a coincidence for other noise
 PURE = 4.0  # the same, of a line with an offset against one through the origin
 SLACK = 0.15  # relative deviation above the line from which a brightness counts less: structure only adds variance
 
@@ -113,7 +115,7 @@ class Blocks:
                 return FLAT_SHAPE
             correlation = correlation_of(flattest)
             powers = powers_of(correlation)
-        lowest, low = np.quantile(relative[:, ~LOWEST].mean(1), [FLATTEST / 10, FLATTEST])
+        lowest, low = np.quantile(relative[:, ~LOWEST].mean(1), UNEVEN)
         finest = flattest[CORNER].mean() / flattest[~LOWEST].mean()
         return Shape(correlation, float(finest), float(low / lowest) if lowest > 0 else math.inf)
 
@@ -164,7 +166,8 @@ def fit_line(mean: np.ndarray, variance: np.ndarray, error: np.ndarray) -> Line:
     is_pure = mean.min() >= 0 and through_zero.misfit < free.misfit + PURE * free.inflation
     gain, offset = (through_zero.solution[0], 0.0) if is_pure else free.solution
     even = _fit(np.ones((len(mean), 1)), variance, error)
-    is_significant = free.solution[0] > 0 and even.misfit > free.misfit + SIGNIFICANT * free.inflation**2
+    enough = SIGNIFICANT_PURE if is_pure else SIGNIFICANT
+    is_significant = free.solution[0] > 0 and even.misfit > free.misfit + enough * free.inflation**2
     return Line(float(gain), float(offset), mean, variance, float(even.solution[0]), bool(is_significant))
 
 
