@@ -72,7 +72,9 @@ def by_stacks(draw: st.DrawFn) -> Attempt:
 @st.composite
 def by_folders(draw: st.DrawFn) -> Attempt:
     """Every picture of a folder, one of which may be damaged."""
-    words = [draw(st.sampled_from(("image=photos", "image=photos/*.png", "image=empty", "image=**/*.png", "image=.")))]
+    words = [
+        draw(st.sampled_from(("image=photos", "image=photos/*.png", "image=empty", "image=p*/?.*", "image=photos/**")))
+    ]
     words += draw(st.sampled_from(([], ["shared=true"], ["output=results"], ["output=photos"], ["output=grey.png"])))
     words += draw(st.sampled_from(([], ["mask=masks"], ["mask=mask.png"], ["clean=photos"], ["mask=empty"])))
     change = draw(damages())

@@ -1,11 +1,11 @@
 """Variational autoencoders with binary latents, trained by evolution and Adam, without an encoder network."""
 
-from typing import TYPE_CHECKING, Any
-
 from tvae import starting
 
-if starting.is_command():
+if starting.is_command():  # before anything else is imported
     starting.start()
+
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tvae.api import denoise, inpaint

@@ -2,7 +2,7 @@
 
 Ctrl-C is a line and the exit code of an interruption from the start. Standard streams that the caller has closed lead
 to nowhere, instead of into the next file that is opened. A working directory that is gone is told. Python programs that
-import the package are left alone.
+import the package are left alone. Nothing is imported here that Python has not loaded already, but for `signal`.
 """
 
 from __future__ import annotations
@@ -11,9 +11,6 @@ import itertools
 import os
 import signal
 import sys
-from contextlib import suppress
-from pathlib import Path
-from typing import Any
 
 COMMANDS = ("train", "denoise", "inpaint", "search")
 INTERRUPTED = "interrupted; the same command resumes from the last checkpoint, if there is one"
@@ -22,20 +19,22 @@ INTERRUPTED = "interrupted; the same command resumes from the last checkpoint, i
 def is_command() -> bool:
     """Whether this process was started as `python -m tvae.NAME` or `tvae-NAME`."""
     modules = [name for flag, name in itertools.pairwise(sys.orig_argv) if flag == "-m"]
-    started_as = [*modules[:1], *(Path(script).stem for script in sys.argv[:1])]
-    return any(word in (f"tvae.{name}", f"tvae-{name}") for word in started_as for name in COMMANDS)
+    scripts = [os.path.splitext(os.path.basename(script))[0] for script in sys.argv[:1]]
+    return any(word in (f"tvae.{name}", f"tvae-{name}") for word in modules[:1] + scripts for name in COMMANDS)
 
 
 def start() -> None:
     """To be called first of all."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is ignored, and stays so
+        signal.signal(signal.SIGINT, _end)
+    if os.environ.get("HYDRA_FULL_ERROR", "0") != "1":
+        sys.excepthook = _tell
     _open_streams()
     try:
         os.getcwd()
     except FileNotFoundError:  # what is imported next would end the process with a word of its own
         print("error: the working directory does not exist any more", file=sys.stderr)
         os._exit(2)
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is ignored, and stays so
-        signal.signal(signal.SIGINT, _end)
 
 
 def _open_streams() -> None:
@@ -47,9 +46,19 @@ def _open_streams() -> None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
 
 
-def _end(number: int, frame: Any) -> None:
+def _tell(kind: type[BaseException], error: BaseException, trace: object) -> None:
+    """Of what cannot be imported, a line; at once, because what ends such a process may fail as well."""
+    lines = str(error).splitlines() or [""]
+    told = f"cannot be started ({kind.__name__}: {lines[0]}); is there too little memory, or is it not installed?\n"
+    os.write(2, told.encode(errors="backslashreplace"))
+    os._exit(1)
+
+
+def _end(number: int, frame: object) -> None:
     """Nothing has been begun yet."""
     if os.environ.get("RANK", "0") == "0":
-        with suppress(OSError):
+        try:  # noqa: SIM105
             os.write(2, f"{INTERRUPTED}\n".encode())
+        except OSError:  # nobody is there to be told
+            pass
     os._exit(1)

@@ -111,7 +111,7 @@ def test_a_folder_named_like_a_run_is_restored_from(command):
     code, out = command("denoise", "run=outputs/denoise/image=x.png")
     assert (code, out) == (
         2,
-        "error: outputs/denoise/image=x.png/config.yaml: not readable as the configuration of a run\n",
+        "error: run=outputs/denoise/image=x.png: there is no such directory\n",
     )
 
 

@@ -1,4 +1,4 @@
-"""Pictures refined by Gaussian residuals: kinds of pictures, what stays as it is, extremes, ranks, and whole runs."""
+"""Pictures refined by Gaussian residuals: kinds of pictures, what stays as it is, bands, ranks, and whole runs."""
 
 from dataclasses import replace
 
@@ -6,57 +6,20 @@ import numpy as np
 import pytest
 from conftest import small_config
 from processes import run
-from scipy.ndimage import gaussian_filter
+from refinement_samples import NOISE, blurred, error, noisy_picture, refined, waves
 
 import tvae
 from tvae.core.model import ModelConfig
-from tvae.data.image_file import from_array, read_image, write_image
+from tvae.data.image_file import read_image, write_image
 from tvae.data.named import camera
-from tvae.data.picture import Picture, add_noise, drop_pixels
+from tvae.data.picture import Picture, add_noise
 from tvae.data.sets.image import ImageConfig
 from tvae.options.recipe import prepare
 from tvae.restore import bands, completion, refinement, similar
 from tvae.restore.effort import REFINEMENTS, Refinement
 from tvae.restore.metrics import psnr
-from tvae.restore.refinement import refine_restored
 from tvae.restore.restoration import Plan, Restored, restore
 from tvae.run.session import Session
-
-NOISE = 20.0
-
-
-def waves(height=40, width=36, n_channels=1):
-    """(H, W, C) in 0..255, smooth, with one edge."""
-    rows, columns = np.mgrid[:height, :width]
-    grey = 110 + 50 * np.sin(columns / 5) + 25 * np.cos(rows / 4) + 40 * (rows > columns)
-    return np.stack([grey * (1 - 0.2 * k) for k in range(n_channels)], -1)
-
-
-def noisy_picture(clean, noise=NOISE, missing=0.0, dtype=np.uint8, peak=255.0):
-    """Values of `clean` in 0..255 become those of `dtype` with that peak."""
-    noisy = add_noise(clean, noise, seed=0) * peak / 255
-    mask = drop_pixels(clean.shape, missing, seed=1) if missing else None
-    if mask is not None:
-        noisy[mask] = 0
-    image = replace(from_array((clean * peak / 255).astype(dtype)), peak=peak)
-    return Picture(image, noisy, clean * peak / 255, mask, peak)
-
-
-def blurred(picture):
-    """A first estimate that any restoration surpasses; missing pixels get the mean."""
-    filled = picture.noisy
-    if picture.missing is not None:
-        filled = np.where(picture.missing[..., None], filled[~picture.missing].mean(), filled)
-    pixels = gaussian_filter(filled, (1.0, 1.0, 0.0))
-    return Restored(pixels, np.ones_like(pixels))
-
-
-def refined(picture, keep_observed=False, effort="fast", seed=0, first=None):
-    return refine_restored(picture, first or blurred(picture), keep_observed, effort, seed)
-
-
-def error(picture, restored):
-    return np.sqrt(np.mean((restored.pixels - picture.clean) ** 2))
 
 
 @pytest.mark.parametrize("missing", [0.0, 0.3])
@@ -141,72 +104,6 @@ def test_a_mixture_of_large_pictures_is_fitted_to_some_patches(monkeypatch):
     by_some = refined(picture)
     assert not np.array_equal(by_some.pixels, by_all.pixels)
     assert error(picture, by_some) < 1.3 * error(picture, by_all)
-
-
-@pytest.mark.parametrize("shape", [(1, 1), (1, 40), (40, 1), (5, 6), (8, 8), (15, 90)])
-@pytest.mark.parametrize("missing", [0.0, 0.4])
-def test_pictures_too_small_for_covariances_stay_as_they_are(shape, missing):
-    picture = noisy_picture(waves(*shape), missing=missing)
-    first = blurred(picture)
-    assert refined(picture, first=first) is first
-
-
-@pytest.mark.parametrize("shape", [(16, 16), (16, 50), (17, 16)])
-@pytest.mark.parametrize(("missing", "keep_observed"), [(0.0, False), (0.4, False), (0.4, True)])
-def test_small_pictures(shape, missing, keep_observed):
-    picture = noisy_picture(waves(*shape), noise=60, missing=missing)
-    found = refined(picture, keep_observed)
-    assert np.isfinite(found.pixels).all()
-    assert np.isfinite(found.uncertainty).all()
-    assert keep_observed or error(picture, found) < 60
-
-
-CLEAN_PICTURES = {
-    "waves": waves(70, 70),
-    "stripes": np.where(np.mgrid[:40, :40][1] // 4 % 2, 60.0, 190.0)[..., None],
-    "halves": np.where(np.mgrid[:70, :70][0] < 20, 0.0, 255.0)[..., None],
-    "photograph": camera().pixels[100:148, 100:148],
-}
-
-
-@pytest.mark.parametrize("name", CLEAN_PICTURES)
-def test_clean_pictures_are_not_destroyed(name):
-    """Of a photograph, some of the finest texture passes for noise."""
-    picture = noisy_picture(CLEAN_PICTURES[name], noise=0.0)
-    found = refined(picture, first=Restored(picture.noisy, picture.noisy))
-    assert psnr(picture.clean, found.pixels, 255) > (38 if name == "photograph" else 70)
-
-
-def test_constant_regions_beside_noise():
-    """As where a picture is black and was clipped."""
-    clean = waves(64, 64)
-    clean[:40] = -200
-    picture = replace(noisy_picture(clean), clean=clean.clip(0))
-    picture.noisy[:40] = 0
-    found = refined(picture)
-    assert found.noise_level == pytest.approx(NOISE, rel=0.15)
-    assert np.abs(found.pixels[:34]).max() < 1
-    assert np.std((found.pixels - picture.clean)[46:]) < 0.5 * NOISE
-
-
-def test_noise_that_was_clipped_is_still_removed():
-    """Of a dark photograph that was saved in 8 bit."""
-    picture = noisy_picture(camera().pixels[40:240, 40:240], noise=30)
-    picture = replace(picture, noisy=np.rint(picture.noisy).clip(0, 255))
-    assert 0.05 < (picture.noisy == 0).mean() < 0.3
-    found = refined(picture)
-    assert found.noise_level == pytest.approx(30, rel=0.1)
-
-
-@pytest.mark.parametrize("share", [0.95, 0.999])
-@pytest.mark.parametrize("keep_observed", [False, True])
-def test_all_but_few_pixels_missing(share, keep_observed):
-    picture = noisy_picture(waves(), noise=0.0, missing=share)
-    assert 0 < (~picture.missing).sum() < 80
-    found = refined(picture, keep_observed)
-    assert np.isfinite(found.pixels).all()
-    assert np.isfinite(found.uncertainty).all()
-    assert error(picture, found) < 1.3 * error(picture, blurred(picture))
 
 
 @pytest.mark.parametrize("missing", [0.0, 0.4])

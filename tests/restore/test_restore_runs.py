@@ -128,7 +128,7 @@ def test_training_on_fewer_patches_and_restoring_all(command):
     [
         ("denoise", [], "nothing to denoise: give image=FILE, or noise=LEVEL"),
         ("inpaint", [], "nothing to fill in: give image=FILE with mask=FILE, or missing=FRACTION"),
-        ("denoise", ["run=nowhere"], "nowhere/config.yaml: not readable as the configuration of a run"),
+        ("denoise", ["run=nowhere"], "run=nowhere: there is no such directory"),
         ("denoise", ["run=nowhere", "seed=3"], "seed: a run that is there keeps its options"),
         ("train", ["run=nowhere"], "run=nowhere: is for tvae.denoise and tvae.inpaint"),
         ("denoise", ["image=none.png"], "none.png: No such file or directory"),

@@ -69,3 +69,19 @@ def test_tensorboard_shows_the_input_and_the_result_and_has_a_column_for_psnr(ca
     assert code == 0, out
     events = EventAccumulator("known/tensorboard").Reload()
     assert events.Scalars("final/psnr")[0].value == pytest.approx(metrics("known")["psnr"])
+
+
+def test_where_there_is_no_run_and_where_nothing_can_be_written(call):
+    Path("empty").mkdir()
+    before = Path("in.png").read_bytes()
+    for words, told in {
+        ("run=nowhere", "hydra.run.dir=other"): "run=nowhere: there is no such directory",
+        ("run=in.png", "hydra.run.dir=other"): "run=in.png: there is no such directory",
+        ("run=empty", "hydra.run.dir=other"): "run=empty: is not the directory of a run, for it holds no config.yaml",
+        ("run=run", "hydra.run.dir=in.png"): "in.png: is there already, and is no folder",
+        ("run=run", "output=in.png", "overwrite=true", "hydra.run.dir=other"): "output=in.png: is what image= reads",
+    }.items():
+        code, out = call(*words)
+        assert (code, out.count("\n")) == (2, 1)
+        assert out.startswith(f"error: {told}")
+    assert Path("in.png").read_bytes() == before

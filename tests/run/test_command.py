@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import tvae
 from scripts import chaos
 from tests.processes import BARS, LONG, SMALL, metrics, statuses, wait_until
 from tvae.core.source import InMemory
@@ -35,6 +36,8 @@ def call(command):
         (["dataset=cats"], ["dataset=cats: "]),
         (["model=null"], ["model=null: "]),
         (["-m", "seed=0,x"], ["seed=x: "]),
+        (["-m", "seed=range(0,0)"], ["seed=range(0,0): has no value, so that there is nothing to run"]),
+        (["--resolve"], ["The --resolve flag can only be used"]),
         (["epohcs=3"], ["epohcs=3: "]),
         (["ea.n_parents=[1"], ["ea.n_parents=[1: "]),
         (["device=cuda"], ["device=cuda: this machine has 0 CUDA devices"]),
@@ -49,6 +52,10 @@ def test_a_mistake_gets_a_line_and_code_2_and_writes_nothing(call, overrides, li
         assert line.startswith(f"error: {start}"), out
     written = {p.name for p in Path("outputs").rglob("*") if p.is_file()}
     assert written <= {"multirun.yaml"}, "Hydra notes a sweep; nothing else is written"
+
+
+def test_the_version_is_this_program_s(call):
+    assert call("--version") == (0, f"tvae {tvae.__version__}\n")
 
 
 def test_nan_in_the_data_and_nan_in_training(call, monkeypatch):

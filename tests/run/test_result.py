@@ -1,6 +1,7 @@
 """Where the restored picture is found: `output=PATH`, and the last line."""
 
 import os
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import small_config
-from tvae.core.errors import UserError
+from tvae.core.errors import Failure, UserError
 from tvae.data.image_file import from_array, read_image, to_output, write_image, write_tiff
 from tvae.data.picture import Picture
 from tvae.data.sets.image import ImageConfig
@@ -135,6 +136,17 @@ def test_the_ending_tells_the_kind_and_types_are_those_of_the_run_directory(tmp_
     found = np.load(output) if ending == "npy" else to_output((read := read_image(output)).pixels, read)
     assert found.dtype == ("uint8" if is_8_bit else dtype)
     np.testing.assert_allclose(found / (255 if is_8_bit else peak), NOISY / 255, atol=0.6 if ending == "jpg" else 0.002)
+
+
+def test_a_full_stdout_is_told_as_that(tmp_path, monkeypatch):
+    write_image(tmp_path / "restored.png", NOISY)
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr("sys.stdout", full)
+        with pytest.raises(Failure, match=r"restored.png is written, but not its path to stdout \(No space left"):
+            tell_result(small_config(), tmp_path)
+        monkeypatch.undo()
+        with suppress(OSError):
+            full.close()
 
 
 def test_a_run_without_a_picture_says_nothing(tmp_path, capsys):

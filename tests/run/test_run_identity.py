@@ -73,6 +73,8 @@ def test_a_changed_map_of_the_noise_counts(command):
     code, out = command("denoise", *options)
     assert code == 2
     assert "the picture has changed since that run (image=a.png, sigma_map=sigma.tiff)" in out
+    code, out = command("denoise", "image=a.png", "sigma_map=a.png", *TINY, "hydra.run.dir=other")
+    assert (code, out) == (2, "error: a.png: divided by it, the picture is the same everywhere\n")
 
 
 def test_other_data_that_have_changed(command):
@@ -95,10 +97,26 @@ def test_what_was_asked_for_belongs_to_a_run(command):
         code, out = command(name, *options)
         assert code == 2
         assert f"belongs to another configuration (task=denoise there, {name} here)" in out
+        assert ("restores from it into another directory" in out) == (name != "train")
     assert "finished already" in command("denoise", *options)[1]
     assert contents("run") == before
     code, out = command("denoise", *options, "task=inpaint")
     assert (code, out) == (2, "error: task=inpaint: is for a command to set; python -m tvae.inpaint\n")
+
+
+def test_a_run_from_before_commands_were_noted(command):
+    """Its configuration says that it was asked for by train."""
+    write_image(Path("a.png"), PICTURE)
+    options = ["image=a.png", *TINY]
+    assert command("denoise", *options, "hydra.run.dir=run")[0] == 0
+    text = Path("run/config.yaml").read_text()
+    for changed in (text.replace("task: denoise", "task: train"), text.replace("task: denoise\n", "")):
+        Path("run/config.yaml").write_text(changed)
+        code, out = command("denoise", *options, "hydra.run.dir=run")
+        assert (code, out.count("\n")) == (2, 1)
+        assert "was it made by an earlier version, or by train, run=" in out
+    assert command("denoise", "run=run", "hydra.run.dir=again")[0] == 0
+    assert Path("again/restored.png").read_bytes() == Path("run/restored.png").read_bytes()
 
 
 def test_a_run_can_be_restored_in_both_ways_but_not_into_one_directory(command):

@@ -132,6 +132,19 @@ def test_an_interruption_before_anything_is_imported_is_a_line_and_code_1():
     assert done.stderr == f"{starting.INTERRUPTED}\n"
 
 
+def test_what_cannot_be_imported_is_a_line_unless_more_is_asked_for():
+    """As torch, in too little memory."""
+    code = FIRST + "raise ImportError('libtorch_cpu.so: failed to map segment')"
+    done = python(code)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert done.stderr.startswith(
+        "cannot be started (ImportError: libtorch_cpu.so: failed to map segment); is there too"
+    )
+    done = python(code, env={**os.environ, "HYDRA_FULL_ERROR": "1"})
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr
+
+
 @pytest.mark.parametrize("closed", ["2>&-", "2>&- >&-", "<&- 2>&- >&-"])
 def test_closed_streams_lead_to_nowhere(tmp_path, closed):
     """Else the next file that is opened would be standard error."""
@@ -184,6 +197,18 @@ def test_a_hangup_saves_as_any_other_signal_unless_it_is_ignored():
             assert not stop(), "as under nohup"
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_a_picture_whose_name_is_not_text(command, monkeypatch):
+    """The run directory is named by it."""
+    monkeypatch.setattr(record, "write_figures", lambda *_: None)
+    name = os.fsdecode(b"b\xffd.png")
+    write_image(Path(name), tiny_picture())
+    code, out = command("denoise", name, os.fsdecode(b"o\xfft.png"), *TINY)
+    assert code == 0, out
+    (run,) = Path("outputs/denoise").iterdir()
+    assert Path(os.fsdecode(b"o\xfft.png")).read_bytes() == (run / "restored.png").read_bytes()
+    assert "finished already" in command("denoise", name, os.fsdecode(b"o\xfft.png"), *TINY)[1]
 
 
 def test_a_directory_whose_name_is_not_text(call, tmp_path, monkeypatch):

@@ -24,6 +24,9 @@ def with_noise_model(picture: Picture, kind: str, sigma_map: str | None) -> Pict
         log.info("noise: %s", model)
     if sigma_map is not None:
         sigma = read_sigma(sigma_map, picture)
+        scaled = picture.noisy / sigma
+        known = scaled if picture.known is None else scaled[picture.known]
+        refuse(bool(known.min() == known.max()), f"{sigma_map}: divided by it, the picture is the same everywhere")
         treatment = Treatment((Scaling(sigma),), float(np.median(sigma)))
         return replace(picture, noise_model=model, treatment=treatment, sigma_map=sigma)
     if kind == "gaussian":

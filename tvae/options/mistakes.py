@@ -13,7 +13,7 @@ import torch
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Glob
+from hydra.core.override_parser.types import Glob, RangeSweep
 from hydra.errors import HydraException, OverrideParseException
 from omegaconf.errors import OmegaConfBaseException
 
@@ -44,10 +44,14 @@ def explain(error: Exception) -> tuple[list[str], int] | None:
         return [f"{error.filename or 'a file of the run'}: cannot be written ({error.strerror})"], 1
     if (wanted := _memory_wanted(error)) is not None:
         return [f"out of memory{wanted}; {LESS_MEMORY}"], 1
+    if isinstance(error, FileExistsError):  # where a directory was to be made
+        return [f"{error.filename}: is there already, and is no folder"], 2
     if isinstance(error, OSError) and error.filename is not None:
         return [f"{error.filename}: {error.strerror}"], 2
     if isinstance(error, OSError):
         return [f"the system says: {error.strerror or error}"], 1
+    if str(error).startswith("The --resolve flag"):  # Hydra's, as a ValueError
+        return [str(error)], 2
     if isinstance(error, RuntimeError) and "srun" in str(error):
         return ["hydra/launcher: this machine is no part of a SLURM cluster (there is no srun)"], 2
     if type(error).__name__ == "TerminatedWorkerError":  # joblib's
@@ -71,16 +75,21 @@ def _memory_wanted(error: Exception) -> str | None:
 
 
 def check_globs(words: Sequence[str]) -> None:
-    """Raise `UserError` for glob(...) that matches no option of a group: Hydra would run no job, and not say so."""
+    """Raise `UserError` for glob(...) that matches no option of a group, or an empty range(...).
+
+    Hydra would run no job, and not say so.
+    """
     places = [Path(conf_dir()), *map(Path, filter(None, [_config_dir()]))]
     for word in words:
-        if "glob(" not in word:
+        if "glob(" not in word and "range(" not in word:
             continue
         try:
             (parsed,) = OverridesParser.create().parse_overrides([word])
         except Exception:  # it is no override at all, which composing will say
             continue
         pattern, group = parsed.value(), parsed.key_or_group
+        is_empty = isinstance(pattern, RangeSweep) and not [*parsed.sweep_iterator()]
+        refuse(is_empty, f"{word}: has no value, so that there is nothing to run")
         if isinstance(pattern, Glob) and not group.startswith("hydra"):
             names = [file.stem for place in places for file in (place / group).glob("*.yaml")]
             hint = "glob is for groups of options, such as dataset; several files are listed, image=a.png,b.png"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,7 @@ def restore_run(config: Config, path: Path) -> dict[str, Any]:
     if config.task == "inpaint":
         check_missing(dataset.picture.missing, f"run={source}")
     if ranks.is_leader:
-        check_output(config, path, dataset.picture)
+        check_output(replace(theirs, output=config.output, overwrite=config.overwrite), path, dataset.picture)
     session = Session(theirs, dataset, None, ranks)
     resume(session.fit, saved)
     with claimed(path, config, dataset.fingerprint(), ranks):
@@ -86,6 +87,8 @@ def _read_source(source: Path, path: Path, given: set[str]) -> Config:
         raise UserError(f"{name}: a run that is there keeps its options; beside run= go only {', '.join(allowed)}")
     if (source / CONFIG).resolve() == (path / CONFIG).resolve():
         raise UserError(f"run={source}: cannot write to the directory it reads; name another hydra.run.dir")
+    refuse(not source.is_dir(), f"run={source}: there is no such directory")
+    refuse(not (source / CONFIG).exists(), f"run={source}: is not the directory of a run, for it holds no {CONFIG}")
     theirs = read_config(source / CONFIG)
     theirs.init_from = None  # it has started
     if "epochs" not in given and theirs.working_dir not in (None, os.getcwd()):

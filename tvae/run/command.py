@@ -23,6 +23,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
+from tvae import __version__
 from tvae.core.errors import UserError, refuse
 from tvae.data.atomic import NO_ROOM
 from tvae.options.checks import resolve
@@ -55,7 +56,8 @@ def run_name(overrides: str) -> str:
     name = "".join(c if c in plain else "_" for c in overrides).strip(".") or "default"
     if name == overrides and len(name) <= NAME_MAX:
         return name
-    return name if overrides == "" else f"{name[:NAME_MAX]}-{hashlib.sha256(overrides.encode()).hexdigest()[:8]}"
+    digest = hashlib.sha256(overrides.encode(errors="surrogateescape")).hexdigest()  # a name may be no UTF-8
+    return name if overrides == "" else f"{name[:NAME_MAX]}-{digest[:8]}"
 
 
 register()
@@ -146,13 +148,16 @@ def launch(job: Callable[[], None], about: str | None, shorthand: Sequence[str] 
     raise_interrupts()
     os.environ[TRACEBACKS] = os.environ.get("HYDRA_FULL_ERROR", "0")
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra hands its exceptions on, instead of printing and exiting with 1
-    threading.excepthook = _end_of_thread
+    threading.excepthook, sys.excepthook = _end_of_thread, sys.__excepthook__
     try:
         check_environment()
         log_to_terminal()
         sys.argv[1:] = as_typed(sys.argv[1:], shorthand)
         if {"-h", "--help"} & {*sys.argv[1:]}:
             print(help_text(_name(), about or "", shorthand, [word for word in sys.argv[1:] if "=" in word]))
+            return
+        if "--version" in sys.argv[1:]:  # Hydra would tell its own
+            print(f"tvae {__version__}")
             return
         check_globs(sys.argv[1:] if is_sweep(sys.argv[1:]) else [])
         with tempfile.TemporaryDirectory(prefix="tvae-") as folder:

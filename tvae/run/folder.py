@@ -48,8 +48,14 @@ def is_folder(image: str | None) -> bool:
     return image is not None and (os.path.isdir(image) or (not os.path.exists(image) and glob.has_magic(image)))
 
 
-def check_folder(path: Path) -> None:
-    """Raise `UserError` for a directory with files of the names that a folder's run has, and that are no run's."""
+def check_folder(config: Config, path: Path) -> None:
+    """Before anything is written: raise `UserError` without pictures, or where results cannot be written.
+
+    A directory may hold files of the names that a folder's run has, and that are no run's.
+    """
+    pictures_of(str(config.image))
+    is_file = config.output is not None and Path(config.output).is_file()
+    refuse(is_file, f"output={config.output}: is a file; of a folder the results are a folder")
     is_runs = (path / CONFIG).exists() or (path / RUNS_DIR).exists()
     for name in (TABLE, PAGE, SHARED_MODEL):
         refuse(
@@ -65,7 +71,6 @@ def restore_folder(config: Config, path: Path, restore_one: Callable[[Config, Pa
     """
     files, ranks = pictures_of(str(config.image)), join()
     config.output = str(Path(config.output or path / RESTORED_DIR))
-    refuse(Path(config.output).is_file(), f"output={config.output}: is a file; of a folder the results are a folder")
     if ranks.is_leader:
         for folder in (path / RUNS_DIR, Path(config.output)):
             folder.mkdir(parents=True, exist_ok=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tvae.core.errors import UserError, refuse
+from tvae.core.errors import Failure, UserError, refuse
 from tvae.data.atomic import write_atomically
 from tvae.data.image_encoding import KINDS, encode, holds_type
 from tvae.data.image_file import Image, in_kind, to_output
@@ -80,7 +80,10 @@ def tell_result(config: Config, path: Path) -> None:
     """The path of the restored picture, alone on the last line: on stdout, where a script can take it from."""
     found = result_file(path) if config.output is None else Path(config.output)
     if found is not None and found.exists():
-        print(found, flush=True)
+        try:
+            print(found, flush=True)
+        except OSError as error:
+            raise Failure(f"{found} is written, but not its path to stdout ({error.strerror})") from error
 
 
 def _content(pixels: np.ndarray, image: Image, ending: str) -> bytes:

@@ -112,10 +112,12 @@ class RunDirectory:
         if config.restart:
             return
         mine = flat(config)
-        differing = [key for key in _differing(mine, theirs) if key not in FREE]
+        # What was left open there and is chosen here is of a version that did not write down its choice.
+        left_open = {key for key in self._chosen if theirs.get(key) is None}
+        differing = [key for key in _differing(mine, theirs) if key not in FREE and key not in left_open]
         changed = data_problem(self.path, config, fingerprint)
         given = [key for key in differing if key not in self._chosen]
-        if changed and not given:
+        if changed and not {*given} - {"epochs"}:
             raise UserError(f"{self.path}: {changed}; name another hydra.run.dir, or restart=true to start over")
         if differing == ["epochs"] and not changed and mine["epochs"] > theirs["epochs"]:
             self._is_longer = True
@@ -123,10 +125,18 @@ class RunDirectory:
         if differing := given or differing:  # what the recipe makes of it need not be told
             what = ", ".join(f"{key}={theirs.get(key)} there, {mine.get(key)} here" for key in differing[:5])
             more = f" and {len(differing) - 5} more" if len(differing) > 5 else ""
+            advice = _other_task(self.path, mine, differing)
             raise UserError(
-                f"{self.path}: belongs to another configuration ({what}{more}); "
+                f"{self.path}: belongs to another configuration ({what}{more}); {advice}"
                 "name another hydra.run.dir, or restart=true to start over"
             )
+
+
+def _other_task(path: Path, mine: dict[str, Any], differing: list[str]) -> str:
+    """What else can be done where the command is another one; before it was noted, all were `train`."""
+    if "task" not in differing or mine["task"] == "train":
+        return ""
+    return f"was it made by an earlier version, or by train, run={path} restores from it into another directory; "
 
 
 def _differing(mine: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
