@@ -33,7 +33,6 @@ def with_noise_model(picture: Picture, kind: str, sigma_map: str | None) -> Pict
         return replace(picture, noise_model=model)
     if model is None:
         refuse(kind != "auto", f"noise_model={kind}: too little of the picture is known, or it is too small, to tell")
-        log.info("noise: taken to be white Gaussian; too little of the picture is known, or it is too small, to tell")
         return picture
     known = np.ones(picture.noisy.shape, dtype=bool) if picture.known is None else picture.known
     return replace(

@@ -52,6 +52,14 @@ def _restoration_seconds(config: Config, fit: Fit, picture: Picture) -> float:
     return n_looks * seconds_by_states(config, fit, picture) + sum(stages(config, fit, picture).values()) + ENDING
 
 
+def tell_untold_noise(config: Config, picture: Picture | None) -> None:
+    """Of a picture whose noise was looked for and not found out; with the run, for what is refused has no noise."""
+    if picture is None or picture.noise_model is not None or config.noise_model != "auto":
+        return
+    if picture.missing is None or not config.keep_known:  # else its known values count as exact
+        log.info("noise: taken to be white Gaussian; too little of the picture is known, or it is too small, to tell")
+
+
 def warn_of_blind_patches(fit: Fit, dataset: Dataset) -> None:
     """Warn of patches without a known pixel: they get the mean of the states' outputs under the prior."""
     n_blind = sum(fit.team.gather(dataset.source.n_blind(fit.points.own)))

@@ -30,7 +30,7 @@ from tvae.run.cadence import Cadence
 from tvae.run.connection import join
 from tvae.run.costs import stages
 from tvae.run.files import LOG, STATES
-from tvae.run.forecast import opening, warn_of_blind_patches
+from tvae.run.forecast import opening, tell_untold_noise, warn_of_blind_patches
 from tvae.run.initialise import check_source, resume, start_from_run
 from tvae.run.known_facts import known_facts
 from tvae.run.logs import log_to_file
@@ -139,6 +139,7 @@ class Session:
         """Train to the last epoch; raises `Interrupted` if it is stopped before."""
         fit, ranks = self.fit, self.ranks
         if ranks.is_leader:
+            tell_untold_noise(self.config, self.dataset.picture)
             log.info("%s", opening(self.config, self.fit, self.dataset))
         cadence = Cadence(fit, self.config.restore_every, self.config.checkpoint_seconds)
         is_early = is_over = False
