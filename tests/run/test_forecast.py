@@ -1,5 +1,6 @@
 """The line before a run."""
 
+import logging
 import re
 from dataclasses import replace
 
@@ -17,7 +18,7 @@ from tvae.restore import refinement
 from tvae.restore.bands import Bands
 from tvae.run import costs
 from tvae.run.costs import stages
-from tvae.run.forecast import opening
+from tvae.run.forecast import opening, tell_untold_noise
 from tvae.run.restoring import restore_picture
 from tvae.run.setup import make_fit
 
@@ -100,3 +101,12 @@ def test_data_that_are_no_picture():
     dataset = load(config)
     line = opening(config, make_fit(config, dataset), dataset)
     assert line.startswith("bars: 60 data points of 16 values; 8 latents, 4 epochs; about ")
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_told"), [({}, True), ({"keep_known": True}, False), ({"noise_model": "gaussian"}, False)]
+)
+def test_what_is_assumed_of_noise_that_was_not_found_out(picture, changes, is_told, caplog):
+    with caplog.at_level(logging.INFO):
+        tell_untold_noise(small_config(**changes), picture)
+    assert ("taken to be white Gaussian" in caplog.text) == is_told
