@@ -111,3 +111,10 @@ def test_facts_can_be_written(name):
     model = diagnose(np.rint(NOISY[name](clean)) if pixels is None else pixels, None, 255)
     if model is not None:
         json.dumps(model.facts(), allow_nan=False)
+
+
+def test_smooth_pictures_without_noise_are_not_taken_for_correlated_noise():
+    """What is less than a step or two between grey levels may be the picture."""
+    y, x = np.mgrid[:128, :128] / 128
+    smooth = np.rint(100 + 30 * np.sin(9 * x) * np.cos(7 * y))[..., None]
+    assert diagnose(smooth, None, 255.0).kind != "correlated"

@@ -29,6 +29,7 @@ FINEST_SURE = 0.03  # noise that has been blurred; flat blocks need not be alike
 UNEVENNESS_MAX = 1.6
 CONTRAST = (0.001, 0.999)  # quantiles between which a picture's contrast is
 SIGMA_MIN = 2 / 255  # of the contrast; less correlated noise than that may be the picture
+STEPS_MIN = 1.5  # the same, in steps between grey levels
 SIDE_MIN = 64  # pixels along a side; smaller pictures have too few blocks
 BLOCKS_MIN = 200
 KNOWN_MIN = 0.9  # share of the values; with fewer there are too few whole blocks
@@ -118,7 +119,7 @@ def diagnose(pixels: np.ndarray, known: np.ndarray | None, grey_range: float) ->
         line = blocks.line(powers_of(shape.correlation) if is_correlated else WHITE)
         is_dependent = line.gain > 0 and (is_correlated or shape.finest >= FINEST_WHITE)
     contrast = float(np.ptp(np.quantile(cleaned[usable], CONTRAST)))
-    is_correlated &= line.level**0.5 >= SIGMA_MIN * min(contrast, grey_range)
+    is_correlated &= line.level**0.5 >= max(SIGMA_MIN * min(contrast, grey_range), STEPS_MIN * step)
     saturated = float((pixels == pixels.max()).mean())
     return NoiseModel(
         line,
