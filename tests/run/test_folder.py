@@ -11,6 +11,7 @@ from tvae.core.errors import UserError
 from tvae.data.image_file import read_image, write_image
 from tvae.data.picture import add_noise
 from tvae.run.folder import is_folder, pictures_of
+from tvae.run.folder_report import Row, write_report
 
 OPTIONS = ["dataset.patch_size=4", "model.n_latents=8", "states.n_states=16", "epochs=1", "effort=fast"]
 
@@ -137,3 +138,18 @@ def test_foreign_tables_are_not_touched(folder, command):
         assert command("denoise", *words, *OPTIONS, "hydra.run.dir=other")[0] == 2
         assert not Path("other").exists()
     assert command("denoise", "image=many/a.png", "shared=true", *OPTIONS)[0] == 2
+
+
+def test_the_page_has_columns_for_what_is_known(tmp_path):
+    metrics = {"status": "finished", "seconds": 1.0, "seconds_total": 62.0, "noise_level": 20.0}
+    row = Row.of("a.png", tmp_path / "a", metrics)
+    write_report(tmp_path, [row])
+    page = (tmp_path / "results.html").read_text()
+    assert "PSNR" not in page
+    assert "<td>62.0</td>" in page, "restoration counts"
+    write_report(
+        tmp_path, [row, Row.of("b.png", tmp_path / "b", metrics | {"psnr": 30.0, "psnr_input": 20.0, "ssim": 0.9})]
+    )
+    page = (tmp_path / "results.html").read_text()
+    assert "30.00 dB (from 20.00)" in page
+    assert len({line.count("<td>") for line in page.splitlines() if line.startswith("<tr><td>")}) == 1

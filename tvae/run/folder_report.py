@@ -19,7 +19,9 @@ from tvae.run.files import PAGE, TABLE
 SHOWN = 320  # pixels, at most, along a side of what is shown
 
 STYLE = """body { font: 15px sans-serif; margin: 2em } td, th { padding: 4px 9px; text-align: left }
-table { border-collapse: collapse } tr { border-bottom: 1px solid #ccc } .failed { color: #a00 }"""
+table { border-collapse: collapse } tr { border-bottom: 1px solid #ccc } .failed { color: #a00 }
+div { overflow-x: auto } td { overflow-wrap: anywhere } img { max-width: 100% }
+@media (max-width: 600px) { body { font-size: 13px; margin: 8px } td, th { padding: 2px } img { max-width: 17vw } }"""
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,8 @@ class Row:
     def of(cls, name: str, path: Path, metrics: dict[str, Any]) -> Row:
         """From what a run reports."""
         own = {f.name for f in fields(cls)} & metrics.keys()
-        return cls(**{**{key: metrics[key] for key in own}, "name": name, "run": str(path)})
+        known = {key: metrics[key] for key in own} | {"seconds": metrics.get("seconds_total", metrics.get("seconds"))}
+        return cls(**{**known, "name": name, "run": str(path)})
 
 
 def write_report(path: Path, rows: list[Row]) -> None:
@@ -48,10 +51,13 @@ def write_report(path: Path, rows: list[Row]) -> None:
     writer.writeheader()
     writer.writerows(asdict(row) for row in rows)
     write_atomically(path / TABLE, table.getvalue().encode())
-    head = "".join(f"<th>{title}</th>" for title in ("picture", "before", "after", "noise", "PSNR", "SSIM", "seconds"))
-    body = "\n".join(_shown(row) for row in rows)
-    page = f"<!doctype html><meta charset=utf-8><title>{html.escape(path.name)}</title><style>{STYLE}</style>"
-    page += f"<h1>{html.escape(path.name)}</h1><p>{_count(rows)}</p><table><tr>{head}</tr>\n{body}</table>\n"
+    has_clean = any(row.psnr is not None for row in rows)
+    titles = ["picture", "before", "after", "noise", *(["PSNR", "SSIM"] if has_clean else []), "seconds"]
+    head = "".join(f"<th>{title}</th>" for title in titles)
+    body = "\n".join(_shown(row, has_clean) for row in rows)
+    page = "<!doctype html><meta charset=utf-8><meta name=viewport content='width=device-width'>"
+    page += f"<title>{html.escape(path.name)}</title><style>{STYLE}</style>"
+    page += f"<h1>{html.escape(path.name)}</h1><p>{_count(rows)}</p><div><table><tr>{head}</tr>\n{body}</table></div>\n"
     write_atomically(path / PAGE, page.encode())
 
 
@@ -60,14 +66,15 @@ def _count(rows: list[Row]) -> str:
     return f"{len(rows)} pictures" + (f", of which {n_failed} failed" if n_failed else "")
 
 
-def _shown(row: Row) -> str:
+def _shown(row: Row, has_clean: bool) -> str:
     name = html.escape(row.name)
     if row.status == "failed":
         return f"<tr class=failed><td>{name}</td><td colspan=6>{html.escape(row.problem)}</td></tr>"
     pictures = "".join(f"<td>{_picture(Path(row.run) / file)}</td>" for file in ("input.png", "restored.png"))
     before = "" if row.psnr_input is None else f" (from {row.psnr_input:.2f})"
     psnr = "" if row.psnr is None else f"{row.psnr:.2f} dB{before}"
-    numbers = [_number(row.noise_level), psnr, _number(row.ssim, 4), _number(row.seconds, 1)]
+    quality = [psnr, _number(row.ssim, 4)] if has_clean else []
+    numbers = [_number(row.noise_level), *quality, _number(row.seconds, 1)]
     return f"<tr><td>{name}</td>{pictures}{''.join(f'<td>{each}</td>' for each in numbers)}</tr>"
 
 
