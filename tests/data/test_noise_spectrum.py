@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from scipy.linalg import toeplitz
 
-from tvae.data.noise_spectrum import LAGS, SIDE, correlation_of, cosines, lag_powers, powers_of
+from tvae.data.noise_blocks import bands
+from tvae.data.noise_spectrum import LAGS, LOWEST, SIDE, correlation_of, cosines, lag_powers, powers_of
 
 
 def lags_of_blur(width):
@@ -35,6 +36,15 @@ def test_lags_come_back_also_without_the_lowest_cosines(down, across, white):
     powers[:2, :2] *= 50  # a picture
     found = correlation_of(3 * powers)
     assert np.abs(found - true)[:4, :4].max() < 0.1
+
+
+@pytest.mark.parametrize("width", [0.1, 0.7, 1.5, 2.0, 3.0, 5.0])
+def test_flatness_and_level_come_from_other_cosines(width):
+    of_flatness, of_level = bands(powers_of(np.outer(lags_of_blur(width), lags_of_blur(width))))
+    assert of_flatness.any()
+    assert of_level.any()
+    assert not (of_flatness & of_level).any()
+    assert not (of_flatness | of_level)[LOWEST].any()
 
 
 def test_white_noise_has_no_lags():

@@ -22,7 +22,7 @@ from tvae.data.outliers import find_outliers, replace_outliers
 LAGS_TOLD = 3
 KINDS = ("gaussian", "poisson_gaussian", "correlated")
 GROWTH_MIN = 1.5  # of the variance, from dark to bright
-CORRELATION_MIN = 0.3  # at lag one
+CORRELATION_MIN, CORRELATION_MAX = 0.3, 0.94  # at lag one; noise that was blurred by two pixels has the latter
 FINEST_MAX = 0.2  # power of the finest details over the mean
 FINEST_WHITE = 0.4  # at least, of white noise; less is texture
 FINEST_SURE = 0.03  # noise that has been blurred; flat blocks need not be alike
@@ -138,7 +138,7 @@ def diagnose(pixels: np.ndarray, known: np.ndarray | None, grey_range: float) ->
 def _is_noise(shape: Shape) -> bool:
     """Whether what is correlated is noise."""
     is_even = shape.unevenness <= UNEVENNESS_MAX or shape.finest < FINEST_SURE
-    return bool(shape.lag(1) >= CORRELATION_MIN and shape.finest < FINEST_MAX and is_even)
+    return bool(CORRELATION_MIN <= shape.lag(1) <= CORRELATION_MAX and shape.finest < FINEST_MAX and is_even)
 
 
 def step_of(pixels: np.ndarray) -> float:
