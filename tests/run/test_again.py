@@ -57,6 +57,15 @@ def test_a_finished_run_is_trained_further(call, words):
     assert code == 2, "it has more"
 
 
+def test_trained_further_from_another_working_directory(call, tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    code, out = call("run=../run", "epochs=2", "output=out.png")
+    assert code == 0, out
+    assert metrics("../run")["epochs"] == 2
+    assert [path.name for path in Path().iterdir()] == ["out.png"]
+
+
 def test_tensorboard_shows_the_input_and_the_result_and_has_a_column_for_psnr(call):
     events = EventAccumulator("run/tensorboard", {"images": 0}).Reload()
     assert [event.step for event in events.Images("input")] == [0]

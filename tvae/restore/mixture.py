@@ -61,7 +61,7 @@ class Mixture:
         shift = self.mean.mean(0)  # the squares below would lose digits far from zero
         mean = self.mean - shift
         distance = mean.square().sum(1) - 2 * (y - shift) @ mean.T  # |y - m_k|^2 without |y|^2, which all share
-        inside = (y @ basis - projected).square() @ counts
+        inside = (y @ basis).sub_(projected).square_() @ counts  # in place: it is the largest array of all
         log_det = torch.stack([torch.log1p(spread / self.sigma2).sum() for spread in self.spread])
         return self.log_weight - 0.5 * (distance / self.sigma2 - inside + log_det)
 

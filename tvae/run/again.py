@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -106,11 +108,28 @@ def _train_further(config: Config, theirs: Config, source: Path, path: Path) -> 
     n_before, n_epochs = theirs.epochs, config.epochs
     is_more = n_before is not None and n_epochs is not None and n_epochs > n_before
     refuse(not is_more, f"epochs={n_epochs}: run={source} has {n_before} already; more trains it further")
+    folder = theirs.working_dir
     for name in FREE:
         setattr(theirs, name, getattr(config, name))
+    for name in ("output", "data_dir"):
+        given = getattr(config, name)
+        setattr(theirs, name, given and os.path.abspath(given))
     theirs.epochs, theirs.restart = n_epochs, False
-    metrics = train(theirs, source)
+    source = source.absolute()
+    with _where_it_was(folder):
+        metrics = train(theirs, source)
     if join().is_leader:
         remove_made(path)
         tell_result(config, source)
     return metrics
+
+
+@contextmanager
+def _where_it_was(folder: str | None) -> Iterator[None]:
+    """Work in the run's own directory, if it is still there: the paths of its configuration are as they were."""
+    before = os.getcwd()
+    os.chdir(before if folder is None or not os.path.isdir(folder) else folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)

@@ -96,8 +96,7 @@ def _run(task: Callable[[Config, Path], object], cfg: DictConfig) -> None:
         if ranks.is_leader:
             tell_result(config, path)
     except Exception as error:
-        if rank_here() == 0:
-            remove_made(path)
+        remove_made(path)  # by whichever rank has made it
         is_known_to_all = n_joined() <= 1 or getattr(error, "is_shared", False)
         if is_multirun and is_known_to_all and not isinstance(error, (Interrupted, LostRank)):
             _note_failure(f"{path}: {one_line(error)}")
