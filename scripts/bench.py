@@ -5,7 +5,8 @@ default, a linear model of 300 latents, a deep one on 16x16 patches, and Table 2
 of a noisy picture (house where it is found, else camera) are held with their states; a stated subset is visited, first
 for some epochs, so that states and weights are as in training, then against the clock. Four things take turns on
 the same data points: training on all cores, on one thread, on all cores beside a process that keeps one of them busy,
-and a dense visit. Every ratio is the median of the rounds' quotients, with the least and the greatest; nothing is
+and a dense visit. Where `TVO_PATH` names a checkout of the authors' package, its training is the fifth
+(`scripts.authors`). Every ratio is the median of the rounds' quotients, with the least and the greatest; nothing is
 compared with a figure from another run or machine.
 
 Beside that stands how many operations the torch engine would dispatch in a visit (`scripts.dispatches`).
@@ -25,14 +26,17 @@ import resource
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from scripts.authors import authors_epoch, authors_path
 from scripts.by_turns import Spread, busy_neighbour, by_turns, ratios, seconds
 from scripts.dispatches import count_dispatches
-from scripts.visits import batches, dense_visit, end_epoch, make_training, phases, seconds_of, training_seconds
+from scripts.visits import BATCH, batches, dense_visit, end_epoch, make_training, phases, seconds_of, training_seconds
+from tvae.core.errors import UserError
 from tvae.core.fit import Fit
 from tvae.data.atomic import write_atomically
 from tvae.options.placement import n_cores
@@ -48,9 +52,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 SETTINGS["table 2, states in a file"] = {**SETTINGS["table 2"], "memmap": True}
-DENSE_SHARE = 10  # one in so many minibatches is visited by the dense visit, too
+SLOW_SHARE = 10  # one in so many minibatches is visited by what is slow, too
 COLUMNS = {
     "seconds_per_epoch": "s per epoch",
+    "authors": "authors' code takes",
     "dense": "dense takes",
     "one_thread": "one thread takes",
     "neighbour": "beside a busy process",
@@ -82,7 +87,10 @@ def measure_training(
     with phases(fit) as spent:
         whole = train(fit, indices, n_threads)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    times = by_turns(variants(fit, indices, n_threads, with_others), n_rounds)
+    turns = {"all": lambda: train(fit, indices, n_threads)}
+    if with_others:
+        turns |= others(fit, indices, n_threads) | authors(fit, setting, indices, n_threads, n_warm)
+    times = by_turns(turns, n_rounds)
     scale, n_evaluated = len(fit.points.own) / n_visited, setting["states"] + math.prod(setting["ea"])
     per_second = n_evaluated * n_visited / Spread.of(times["all"]).middle
     shares = {name: spent_here / whole for name, spent_here in spent.items()}
@@ -91,6 +99,9 @@ def measure_training(
         "n_visited": n_visited,
         "n_threads": n_threads,
         "seconds_per_epoch": Spread.of([scale * each for each in times["all"]]),
+        "seconds_of_others": {
+            name: Spread.of([scale * each for each in times[name]]) for name in turns if name != "all"
+        },
         **{name: ratios(times[name], times["all"]) for name in times if name != "all"},
         "states_per_second": per_second,
         "gflops": 2e-9 * fit.model.decoder.cost * per_second,
@@ -106,9 +117,9 @@ def train(fit: Fit, indices: list[torch.Tensor], n_threads: int) -> float:
     return training_seconds(fit, indices, seed=fit.schedule.last_epoch)  # another one every time
 
 
-def variants(fit: Fit, indices: list[torch.Tensor], n_threads: int, with_others: bool) -> dict[str, Any]:
-    """What takes turns: functions that return seconds, all for as many data points."""
-    few = indices[:: max(1, min(DENSE_SHARE, len(indices) // 2))]
+def others(fit: Fit, indices: list[torch.Tensor], n_threads: int) -> dict[str, Callable[[], float]]:
+    """What takes turns with training on all cores: functions that return seconds, all for as many data points."""
+    few, factor = share(indices)
 
     def beside_a_neighbour() -> float:
         with busy_neighbour():
@@ -117,11 +128,34 @@ def variants(fit: Fit, indices: list[torch.Tensor], n_threads: int, with_others:
     def dense() -> float:
         torch.set_num_threads(n_threads)
         seconds_of(dense_visit(fit), few[:1], 98)  # the first one has more to do
-        return seconds_of(dense_visit(fit), few, 99) * sum(map(len, indices)) / sum(map(len, few))
+        return seconds_of(dense_visit(fit), few, 99) * factor
 
-    all_cores = {"all": lambda: train(fit, indices, n_threads)}
-    others = {"one_thread": lambda: train(fit, indices, 1), "neighbour": beside_a_neighbour, "dense": dense}
-    return {**all_cores, **(others if with_others else {})}
+    return {"one_thread": lambda: train(fit, indices, 1), "neighbour": beside_a_neighbour, "dense": dense}
+
+
+def authors(
+    fit: Fit, setting: dict[str, Any], indices: list[torch.Tensor], n_threads: int, n_warm: int
+) -> dict[str, Callable[[], float]]:
+    """Training by the authors' package where there is one, after as many epochs as ours."""
+    if (path := authors_path()) is None:
+        return {}
+    few, factor = share(indices)
+    torch.set_num_threads(n_threads)
+    epoch = authors_epoch(path, setting, fit.points.rows(torch.cat(few))[0], BATCH)
+    for _ in range(n_warm):
+        epoch()
+
+    def timed() -> float:
+        torch.set_num_threads(n_threads)
+        return seconds(epoch) * factor
+
+    return {"authors": timed}
+
+
+def share(indices: list[torch.Tensor]) -> tuple[list[torch.Tensor], float]:
+    """Some of the minibatches, for what is slow, and how many times as many data points all of them have."""
+    few = indices[:: max(1, min(SLOW_SHARE, len(indices) // 2))]
+    return few, sum(map(len, indices)) / sum(map(len, few))
 
 
 def measure_in_process(name: str, options: list[str]) -> dict[str, Any]:
@@ -131,14 +165,15 @@ def measure_in_process(name: str, options: list[str]) -> dict[str, Any]:
 
 
 def table(found: dict[str, Any]) -> str:
-    columns = ["setting", "patches (visited)", *COLUMNS.values(), "states/s", "GFLOP/s (GEMM peak)", "memory"]
+    compared = {key: title for key, title in COLUMNS.items() if all(key in one for one in found["settings"].values())}
+    columns = ["setting", "patches (visited)", *compared.values(), "states/s", "GFLOP/s (GEMM peak)", "memory"]
     columns += ["where the time goes", "operations of a visit in torch (with graphs)"]
     rows = ["| " + " | ".join(columns) + " |", "|---" * len(columns) + "|"]
     for name, one in found["settings"].items():
         cells = [
             name,
             f"{one['n_points']} ({one['n_visited']})",
-            *(Spread(*one[key]).text() + ("" if key == "seconds_per_epoch" else " x") for key in COLUMNS),
+            *(Spread(*one[key]).text() + ("" if key == "seconds_per_epoch" else " x") for key in compared),
             f"{one['states_per_second'] / 1e6:.2f} M",
             f"{one['gflops']:.0f} ({one['gemm_peak']:.0f})",
             f"{one['memory_gb']:.2f} GB",
@@ -149,17 +184,22 @@ def table(found: dict[str, Any]) -> str:
     return "\n".join(rows) + "\n"
 
 
-def main() -> None:
+def main(words: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a smaller subset and fewer rounds")
     parser.add_argument("--only", choices=SETTINGS, nargs="+", default=list(SETTINGS), help="these settings")
     parser.add_argument("--out", default="outputs/bench", type=Path)
     parser.add_argument("--one", choices=SETTINGS, help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = parser.parse_args(words)
     n_points, n_warm, n_rounds = (960, 2, 3) if options.quick else (6400, 6, 7)
     if options.one:
         print(json.dumps(measure(SETTINGS[options.one], n_points, n_warm, n_rounds, with_others=True)))
         return
+    try:
+        authors_path()
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
     options.out.mkdir(parents=True, exist_ok=True)
     found: dict[str, Any] = {"machine": machine(), "settings": {}}
     for name in options.only:
