@@ -79,7 +79,7 @@ def test_an_experiment_sets_values_and_the_command_line_wins():
         (["epochs=${effort}"], "epochs=${effort}: While dereferencing interpolation '${effort}': Value 'default'"),
         (["seed=${oc.env:NOWHERE}"], "seed=${oc.env:NOWHERE}: KeyError raised while resolving interpolation"),
         (["model.hidden=[${nowhere}]"], "model.hidden=['${nowhere}']: Interpolation key 'nowhere' not found"),
-        (["model.hidden=${batch_size}"], "model.hidden=${batch_size}: leads to what is no list"),
+        (["model.hidden=${states.n_states}"], "model.hidden=${states.n_states}: leads to what is no list"),
     ],
 )
 def test_a_mistake_gets_one_clear_line(overrides, message):
@@ -88,7 +88,7 @@ def test_a_mistake_gets_one_clear_line(overrides, message):
 
 
 def test_interpolations_between_options():
-    assert checked("dataset=bars", "model.hidden=[${batch_size}]", "seed=${corruption_seed}").model.hidden == [32]
+    assert checked("dataset=bars", "model.hidden=[${states.n_states}]", "seed=${corruption_seed}").model.hidden == [64]
 
 
 def test_all_problems_are_listed_at_once():
