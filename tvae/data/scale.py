@@ -105,9 +105,8 @@ def _plain(unit: object) -> str:
 def encode_tiff(array: np.ndarray, axes: str, scale: Scale | None, **how: Any) -> bytes:
     """The content of a TIFF file; `how`: what tifffile is told beside it."""
     if scale is not None and scale.program:
-        with suppress(
-            ValueError, tifffile.OmeXmlError
-        ):  # which types and orders of axes ImageJ and OME have, tifffile knows
+        # which types and orders of axes ImageJ and OME have, tifffile knows
+        with suppress(ValueError, tifffile.OmeXmlError):
             return _written(array, **how, **scale.options_of_program(axes))
     return _written(array, **how, metadata={"axes": axes}, **({} if scale is None else scale.options()))
 

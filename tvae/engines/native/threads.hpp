@@ -1,7 +1,7 @@
 // Threads: work in phases on a pool of our own, which needs nothing but standard C++.
 //
 // Nobody waits for a thread, only for tasks: the caller works too, and a thread that another process keeps from its
-// core holds up no more than the task it has begun. Who has to wait looks for a few microseconds, then sleeps: on cores
+// core holds up no more than the task it has begun. Who has to wait looks for a tenth of a millisecond, then sleeps: on cores
 // that others use as well, a thread that kept looking would take the time of the one it waits for.
 #pragma once
 
