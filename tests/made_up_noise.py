@@ -1,6 +1,7 @@
 """A made-up picture with flat parts, edges and texture, and noise of several kinds."""
 
 import numpy as np
+from scipy.ndimage import gaussian_filter
 
 from tvae.data.corruption import add_correlated_noise, add_salt_and_pepper, count_photons
 from tvae.data.picture import add_noise
@@ -14,6 +15,16 @@ def scene(side=128):
         pixels = np.where((y - row) ** 2 + (x - column) ** 2 < radius**2, value, pixels)
     stripes = 120 + 60 * np.sin(2 * np.pi * side / 6 * (x + y))
     return np.where((x > 0.65) & (y > 0.65), stripes, pixels)[..., None]
+
+
+def leaves(side=128):
+    """(side, side, 1) in 30..220: texture all over, small discs one above the other, as a lens draws them."""
+    rng = np.random.default_rng(0)
+    y, x = np.mgrid[:side, :side]
+    pixels = np.full((side, side), 120.0)
+    for row, column, radius, value in rng.uniform((0, 0, 1, 30), (side, side, 3.5, 220), (side**2 // 6, 4)):
+        pixels[(y - row) ** 2 + (x - column) ** 2 < radius**2] = value
+    return gaussian_filter(pixels, 0.5)[..., None]
 
 
 NOISY = {

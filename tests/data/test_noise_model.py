@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from made_up_noise import NOISY, scene
+from made_up_noise import NOISY, leaves, scene
 
 from tvae.data.corruption import add_correlated_noise, compress, count_photons
 from tvae.data.noise_model import diagnose, has_jpeg_blocks, step_of
@@ -48,6 +48,23 @@ def test_correlated_noise_tells_its_lags_and_its_level():
     assert [model.lag(k) for k in (1, 2, 3)] == pytest.approx(true[1:], abs=0.1)
     assert model.line.level**0.5 == pytest.approx(25, rel=0.1)
     assert model.binning_ratio < 1.5 < found("gaussian 25").binning_ratio
+
+
+def test_texture_all_over_hides_neither_kind_of_noise():
+    assert diagnose(add_noise(leaves(), 20, 0), None, 255.0).kind == "gaussian"
+    model = diagnose(add_correlated_noise(leaves(), 25, 1.0, 0), None, 255.0)
+    assert model.kind == "correlated"
+    assert model.lag(1) == pytest.approx(np.exp(-1 / 4), abs=0.1)
+
+
+def test_a_small_flat_part_tells_the_level_of_correlated_noise():
+    """Where each brightness has more texture than flat blocks."""
+    clean = leaves()
+    clean[:48, :48] = 120
+    model = diagnose(add_correlated_noise(clean, 25, 1.0, 0), None, 255.0)
+    assert model.kind == "correlated"
+    assert model.line.level**0.5 == pytest.approx(25, rel=0.1)
+    assert np.median(model.line.variance) ** 0.5 > 1.2 * 25
 
 
 def test_photon_counts_that_are_correlated_are_both():

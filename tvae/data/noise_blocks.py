@@ -11,7 +11,7 @@ is that of the highest cosines that have noise, for pictures have the least ther
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,7 +19,8 @@ from tvae.data.noise_spectrum import LAGS, LOWEST, SIDE, correlation_of, cosines
 
 FLATTEST = 0.2  # share of the blocks that the lags are taken from
 UNEVEN = (0.01, 0.1)  # quantiles of the blocks' power that are compared
-FLAT = 0.15  # share of the blocks of a brightness that its variance is taken from
+FLAT, FLAT_MIN = 0.03, 20  # share of the blocks of a brightness that its variance is taken from; so many at least
+LOWEST_SHARE = 0.02  # of all blocks, that one variance for all brightnesses is taken from
 ROUNDS = 3
 STRIDE = 3  # pixels between blocks; of large pictures more
 BLOCKS_MAX = 20_000
@@ -103,10 +104,11 @@ class Blocks:
         relative = self.squares / powers
         flatness, level = relative[:, of_flatness].mean(1), relative[:, of_level].mean(1)
         parts = _by_brightness(self.mean)
-        chosen = [part[flatness[part].argsort()[: max(8, int(FLAT * len(part)))]] for part in parts]
+        chosen = [part[flatness[part].argsort()[: max(FLAT_MIN, int(FLAT * len(part)))]] for part in parts]
         mean, variance = (np.array([values[part].mean() for part in chosen]) for values in (self.mean, level))
         error = [math.sqrt(2 * OVERLAP / (of_level.sum() * len(part))) for part in chosen]
-        return fit_line(mean, variance, np.array(error))
+        line = fit_line(mean, variance, np.array(error))
+        return replace(line, level=min(line.level, _of_lowest(flatness, level), _of_lowest(level, flatness)))
 
     def shape(self, line: Line | None) -> Shape:
         """Of noise whose variance follows the line, or is the same everywhere."""
@@ -151,6 +153,11 @@ def _by_brightness(mean: np.ndarray) -> list[np.ndarray]:
             first = last
     parts[-1] = np.concatenate([parts[-1], order[first:]])
     return parts
+
+
+def _of_lowest(flatness: np.ndarray, level: np.ndarray) -> float:
+    """The mean level (N,) of the flattest blocks of all brightnesses; there are few of them where all is texture."""
+    return float(level[flatness.argsort()[: max(FLAT_MIN, int(LOWEST_SHARE * len(level)))]].mean())
 
 
 def _of_flattest(squares: np.ndarray, relative: np.ndarray) -> np.ndarray:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tvae.data.noise_blocks import Line, Shape, blocks_of
+from tvae.data.noise_blocks import Blocks, Line, Shape, blocks_of
 from tvae.data.noise_level import diagonal_details
 from tvae.data.noise_spectrum import SIDE, WHITE, cosines, powers_of
 from tvae.data.outliers import find_outliers, replace_outliers
@@ -25,8 +25,10 @@ GROWTH_MIN = 1.5  # of the variance, from dark to bright
 CORRELATION_MIN, CORRELATION_MAX = 0.3, 0.94  # at lag one; noise that was blurred by two pixels has the latter
 FINEST_MAX = 0.2  # power of the finest details over the mean
 FINEST_WHITE = 0.4  # at least, of white noise; less is texture
-FINEST_SURE = 0.03  # noise that has been blurred; flat blocks need not be alike
-UNEVENNESS_MAX = 1.6
+FINEST_SURE = 0.03  # noise that has been blurred, whatever else is there
+FINEST_LAG_MIN = 0.15  # correlation by the highest cosines alone: texture has less of it there
+UNEVENNESS_MAX = 1.6  # of noise on a picture with flat parts
+STRONG_LAG, STRONG_FINEST, STRONG_SIGMA = 0.5, 0.14, 0.033  # noise on texture all over; the last: of the contrast
 CONTRAST = (0.001, 0.999)  # quantiles between which a picture's contrast is
 SIGMA_MIN = 2 / 255  # of the contrast; less correlated noise than that may be the picture
 STEPS_MIN = 1.5  # the same, in steps between grey levels
@@ -109,24 +111,20 @@ def diagnose(pixels: np.ndarray, known: np.ndarray | None, grey_range: float) ->
     blocks = blocks_of(cleaned, usable & ~_clipped(cleaned, rough, step))
     if len(blocks.mean) < BLOCKS_MIN:
         return None
-    shape = blocks.shape(None)
-    is_correlated = not is_jpeg and _is_noise(shape)
-    line = blocks.line(powers_of(shape.correlation) if is_correlated else WHITE)
-    is_dependent = not is_jpeg and line.is_significant and line.growth >= GROWTH_MIN
+    contrast = min(float(np.ptp(np.quantile(cleaned[usable], CONTRAST))), grey_range)
+    found = _look(blocks, None, contrast, is_jpeg)
+    is_dependent = not is_jpeg and found.line.is_significant and found.line.growth >= GROWTH_MIN
     if is_dependent:
-        shape = blocks.shape(line)
-        is_correlated = _is_noise(shape)
-        line = blocks.line(powers_of(shape.correlation) if is_correlated else WHITE)
-        is_dependent = line.gain > 0 and (is_correlated or shape.finest >= FINEST_WHITE)
-    contrast = float(np.ptp(np.quantile(cleaned[usable], CONTRAST)))
-    is_correlated &= line.level**0.5 >= max(SIGMA_MIN * min(contrast, grey_range), STEPS_MIN * step)
+        found = _look(blocks, found.line, contrast, is_jpeg)
+        is_dependent = found.line.gain > 0 and (found.is_correlated or found.shape.finest >= FINEST_WHITE)
+    is_enough = found.line.level**0.5 >= max(SIGMA_MIN * contrast, STEPS_MIN * step)
     saturated = float((pixels == pixels.max()).mean())
     return NoiseModel(
-        line,
-        shape,
-        blocks.finest_shape(line if is_dependent else None),
+        found.line,
+        found.shape,
+        found.finest,
         is_dependent,
-        is_correlated,
+        found.is_correlated and is_enough,
         outliers if outliers.any() else None,
         saturated if saturated > PILED_UP else 0.0,
         step,
@@ -135,10 +133,30 @@ def diagnose(pixels: np.ndarray, known: np.ndarray | None, grey_range: float) ->
     )
 
 
-def _is_noise(shape: Shape) -> bool:
-    """Whether what is correlated is noise."""
-    is_even = shape.unevenness <= UNEVENNESS_MAX or shape.finest < FINEST_SURE
-    return bool(CORRELATION_MIN <= shape.lag(1) <= CORRELATION_MAX and shape.finest < FINEST_MAX and is_even)
+@dataclass(frozen=True, eq=False)
+class _Look:
+    shape: Shape
+    finest: Shape
+    line: Line
+    is_correlated: bool
+
+
+def _look(blocks: Blocks, before: Line | None, contrast: float, is_jpeg: bool) -> _Look:
+    """At noise whose variance followed a line at the look before, or was the same everywhere."""
+    shape, finest = blocks.shape(before), blocks.finest_shape(before)
+    line = blocks.line(powers_of(shape.correlation))
+    is_correlated = not is_jpeg and _is_noise(shape, finest, line.level**0.5 / contrast)
+    return _Look(shape, finest, line if is_correlated else blocks.line(WHITE), is_correlated)
+
+
+def _is_noise(shape: Shape, finest: Shape, sigma: float) -> bool:
+    """Whether what is correlated is noise; `sigma`: its deviation, over the contrast of the picture."""
+    if not (CORRELATION_MIN <= shape.lag(1) <= CORRELATION_MAX and shape.finest < FINEST_MAX):
+        return False
+    if shape.finest < FINEST_SURE:
+        return True
+    is_strong = shape.lag(1) >= STRONG_LAG and shape.finest < STRONG_FINEST and sigma >= STRONG_SIGMA
+    return finest.lag(1) >= FINEST_LAG_MIN and (shape.unevenness <= UNEVENNESS_MAX or is_strong)
 
 
 def step_of(pixels: np.ndarray) -> float:
