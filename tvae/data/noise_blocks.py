@@ -20,6 +20,9 @@ from tvae.data.noise_spectrum import LAGS, LOWEST, SIDE, correlation_of, cosines
 FLATTEST = 0.2  # share of the blocks that the lags are taken from
 UNEVEN = (0.01, 0.1)  # quantiles of the blocks' power that are compared
 FLAT, FLAT_MIN = 0.03, 20  # share of the blocks of a brightness that its variance is taken from; so many at least
+FLATTEST_PART, TEXTURED_PART = (0, FLATTEST), (0.4, 0.8)  # shares of the blocks, by flatness
+TEXTURE_MIN = 1.15  # power of the latter over that of the former, with less of which there is none
+SLOPE_MAX = 0.7  # correlation of texture
 LOWEST_SHARE = 0.02  # of all blocks, that one variance for all brightnesses is taken from
 ROUNDS = 3
 STRIDE = 3  # pixels between blocks; of large pictures more
@@ -128,16 +131,18 @@ class Blocks:
     def finest_shape(self, line: Line | None) -> Shape:
         """The same of noise that is nearly white, from the highest cosines alone: correlation at one pixel only.
 
-        Texture has less there; both are rather too high, and the lower one is the better one.
+        Texture is there, too, even in the flattest blocks, but more of it in others, which tell its correlation. What
+        these have on top of the level of the very flattest is taken off.
         """
         squares = self.squares if line is None else self.squares / line.at(self.mean)[:, None, None]
-        powers = _of_flattest(squares, squares[:, LOWER])
-        a = lag_powers()[:2]
-        design = np.einsum("ki,lj->ijkl", a, a)[HIGHEST].reshape(-1, 4)
-        found = np.linalg.lstsq(design, powers[HIGHEST], rcond=None)[0].reshape(2, 2)
-        if found[0, 0] <= 0:
+        flatness = squares[:, LOWER].mean(1)
+        flat, others = (_finest_lag(squares, flatness, *part) for part in (FLATTEST_PART, TEXTURED_PART))
+        level = min(flat[0], _of_lowest(flatness, squares[:, HIGHEST].mean(1)))
+        if level <= 0:
             return FLAT_SHAPE
-        return Shape(np.pad(found / found[0, 0], (0, LAGS - 1)), 1.0, 1.0)
+        slope = (others - flat)[1] / (others - flat)[0] if others[0] > TEXTURE_MIN * flat[0] else 0.0
+        lag = np.clip((flat[1] - np.clip(slope, 0, SLOPE_MAX) * (flat[0] - level)) / level, -1, 1)
+        return Shape(np.pad([[1.0, lag], [lag, 0.0]], (0, LAGS - 1)), 1.0, 1.0)
 
 
 def _by_brightness(mean: np.ndarray) -> list[np.ndarray]:
@@ -158,6 +163,16 @@ def _by_brightness(mean: np.ndarray) -> list[np.ndarray]:
 def _of_lowest(flatness: np.ndarray, level: np.ndarray) -> float:
     """The mean level (N,) of the flattest blocks of all brightnesses; there are few of them where all is texture."""
     return float(level[flatness.argsort()[: max(FLAT_MIN, int(LOWEST_SHARE * len(level)))]].mean())
+
+
+def _finest_lag(squares: np.ndarray, flatness: np.ndarray, low: float, high: float) -> np.ndarray:
+    """(2,): variance and covariance of neighbours by the highest cosines, in blocks between two shares of flatness."""
+    order = flatness.argsort()[int(low * len(flatness)) : max(1, int(high * len(flatness)))]
+    a = lag_powers()[:2]
+    design = np.einsum("ki,lj->ijkl", a, a)[HIGHEST].reshape(-1, 4)
+    powers = np.median(squares[order], 0) / MEDIAN
+    found = np.linalg.lstsq(design, powers[HIGHEST], rcond=None)[0]
+    return np.array([found[0], (found[1] + found[2]) / 2])
 
 
 def _of_flattest(squares: np.ndarray, relative: np.ndarray) -> np.ndarray:
