@@ -26,9 +26,10 @@ CORRELATION_MIN, CORRELATION_MAX = 0.3, 0.94  # at lag one; noise that was blurr
 FINEST_MAX = 0.2  # power of the finest details over the mean
 FINEST_WHITE = 0.4  # at least, of white noise; less is texture
 FINEST_SURE = 0.03  # noise that has been blurred, whatever else is there
-FINEST_LAG_MIN = 0.18  # correlation by the highest cosines alone: texture has less of it there
+CORRELATION_CLEAR = 0.5  # with less of it, the highest cosines alone have to be correlated by so much, too:
+FINEST_LAG_MIN = 0.18  # texture is less there
 UNEVENNESS_MAX = 1.6  # of noise on a picture with flat parts
-STRONG_LAG, STRONG_FINEST, STRONG_SIGMA = 0.5, 0.14, 0.033  # noise on texture all over; the last: of the contrast
+STRONG_FINEST, STRONG_SIGMA = 0.14, 0.033  # noise on texture all over; the latter: of the contrast
 CONTRAST = (0.001, 0.999)  # quantiles between which a picture's contrast is
 SIGMA_MIN = 2 / 255  # of the contrast; less correlated noise than that may be the picture
 STEPS_MIN = 1.5  # the same, in steps between grey levels
@@ -155,8 +156,10 @@ def _is_noise(shape: Shape, finest: Shape, sigma: float) -> bool:
         return False
     if shape.finest < FINEST_SURE:
         return True
-    is_strong = shape.lag(1) >= STRONG_LAG and shape.finest < STRONG_FINEST and sigma >= STRONG_SIGMA
-    return is_strong or (shape.unevenness <= UNEVENNESS_MAX and finest.lag(1) >= FINEST_LAG_MIN)
+    is_even = shape.unevenness <= UNEVENNESS_MAX
+    if shape.lag(1) < CORRELATION_CLEAR:
+        return is_even and finest.lag(1) >= FINEST_LAG_MIN
+    return is_even or (shape.finest < STRONG_FINEST and sigma >= STRONG_SIGMA)
 
 
 def step_of(pixels: np.ndarray) -> float:
