@@ -52,7 +52,7 @@ def outcome(action):
     """What a job of connected ranks has raised: its kind, its message, and whether all have it."""
     started = time.monotonic()
     try:
-        with connection.join().sharing_failures():
+        with connection.sharing_failures():
             action(connection.join())
     except Exception as error:
         assert time.monotonic() - started < 8, "less than the time a rank waits to be heard"
@@ -155,7 +155,7 @@ def test_in_turn_the_leader_comes_first():
 
 
 def test_alone_nothing_is_shared_and_nothing_waits():
-    with pytest.raises(UserError) as caught, Ranks().sharing_failures():
+    with pytest.raises(UserError) as caught, connection.sharing_failures():
         raise UserError("mine")
     assert not caught.value.is_shared
     assert Ranks().in_turn(lambda: 3) == 3

@@ -1,6 +1,7 @@
 """Where the restored picture is found: `output=PATH`, and the last line."""
 
 import os
+import sys
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,7 @@ from tvae.core.errors import Failure, UserError
 from tvae.data.image_file import from_array, read_image, to_output, write_image, write_tiff
 from tvae.data.picture import Picture
 from tvae.data.sets.image import ImageConfig
-from tvae.run.result import check_output, deliver, is_complete, tell_result
+from tvae.run.result import check_kind, check_output, deliver, is_complete, tell_result
 
 pytestmark = pytest.mark.usefixtures("_no_figures")
 FAST = ["model.n_latents=8", "states.n_states=8", "ea.n_parents=2", "ea.n_children=2", "epochs=1", "threads=1"]
@@ -102,12 +103,31 @@ def test_what_cannot_be_written_is_refused(tmp_path, monkeypatch, output, messag
         Path(name).symlink_to(place)
     os.mkfifo("pipe.png")
     with pytest.raises(UserError, match=f"output={output}: {message}"):
-        check_output(wanted(output, overwrite=True), Path("run"), picture_of(NOISY))
+        check_output(wanted(output, overwrite=True), Path("run"))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc takes no files, whoever asks")
+def test_a_folder_that_takes_no_file_is_told_before_anything_is_read(call):
+    Path("file").touch()
+    Path("many").mkdir()
+    for image in ("in.png", "many/in.png"):
+        Path(image).write_bytes(b"not even a picture")
+    nowhere, long = "cannot be written (No such file or directory)", f"{'a' * 252}.png"
+    for image, output, message in [
+        ("in.png", "/proc/out.png", f"output=/proc/out.png: {nowhere}"),
+        ("many", "/proc", f"output=/proc: {nowhere}"),
+        ("many", "/proc/none/below", f"output=/proc/none/below: {nowhere}"),
+        ("in.png", "file/out.png", "output=file/out.png: there is no folder file"),
+        ("many", "file/out", "output=file/out: cannot be written (Not a directory)"),
+        ("in.png", long, f"{long}: File name too long"),
+    ]:
+        assert call(image, output, "hydra.run.dir=run") == (2, f"error: {message}\n")
+    assert not Path("run").exists()
 
 
 def test_data_that_are_no_picture_have_no_output():
     with pytest.raises(UserError, match=r"output=a\.png: dataset=bars is no image"):
-        check_output(small_config(output="a.png"), Path("run"), None)
+        check_kind(small_config(output="a.png"), None)
 
 
 def test_alpha_needs_a_file_that_holds_it(tmp_path):
@@ -116,8 +136,8 @@ def test_alpha_needs_a_file_that_holds_it(tmp_path):
     image = read_image(path)
     picture = Picture(image, image.pixels, None, None, image.peak)
     with pytest.raises(UserError, match=r"a \.jpg file cannot hold this picture's alpha channel; a \.tif file can"):
-        check_output(wanted(tmp_path / "a.jpg"), tmp_path / "run", picture)
-    check_output(wanted(tmp_path / "a.webp"), tmp_path / "run", picture)
+        check_kind(wanted(tmp_path / "a.jpg"), picture)
+    check_kind(wanted(tmp_path / "a.webp"), picture)
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "uint16", "float32"])

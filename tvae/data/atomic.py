@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from tvae.core.errors import Failure, refuse
+from tvae.core.errors import Failure, UserError, refuse
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -42,6 +42,17 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
         raise
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def check_writable(folder: Path, name: str, what: str) -> None:
+    """Raise `UserError` unless a file of this name can be written there; tried, for access bits do not tell it all."""
+    trial = folder / f".{name}.partial"
+    try:
+        trial.unlink(missing_ok=True)
+        trial.open("xb").close()
+        trial.unlink()
+    except (OSError, ValueError) as error:
+        raise UserError(f"{what}: cannot be written ({getattr(error, 'strerror', None) or error})") from None
 
 
 def sync_names(directory: Path) -> None:

@@ -25,7 +25,7 @@ from tvae.run.initialise import load_run, resume
 from tvae.run.made_directories import remove_made
 from tvae.run.progress import as_time
 from tvae.run.record import RestoredRecord
-from tvae.run.result import check_output, deliver, tell_result
+from tvae.run.result import check_kind, check_output, deliver, tell_result
 from tvae.run.run_directory import claimed, data_problem, read_metrics
 from tvae.run.session import Session, train
 
@@ -49,6 +49,8 @@ def restore_run(config: Config, path: Path) -> dict[str, Any]:
     for name in sorted(given & {*OF_RESTORATION}):
         node, _, key = name.rpartition(".")
         setattr(theirs.dataset if node else theirs, key, getattr(config.dataset if node else config, key))
+    if ranks.is_leader:
+        check_output(replace(theirs, output=config.output, overwrite=config.overwrite), path)
     saved = load_run(source, ranks, "run")
     theirs.states.memmap = False
     theirs.device, theirs.threads, theirs.data_dir = config.device, config.threads, config.data_dir
@@ -60,8 +62,7 @@ def restore_run(config: Config, path: Path) -> dict[str, Any]:
     refuse(changed is not None, f"run={source}: {changed}; train on it anew")
     if config.task == "inpaint":
         check_missing(dataset.picture.missing, f"run={source}")
-    if ranks.is_leader:
-        check_output(replace(theirs, output=config.output, overwrite=config.overwrite), path, dataset.picture)
+    check_kind(config, dataset.picture)
     session = Session(theirs, dataset, None, ranks)
     resume(session.fit, saved)
     with claimed(path, config, dataset.fingerprint(), ranks):

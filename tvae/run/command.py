@@ -39,7 +39,15 @@ from tvae.options.placement import (
     rank_here,
 )
 from tvae.options.schema import Config, register
-from tvae.run.connection import is_first_attempt, join, leave, n_joined, wait_until_told
+from tvae.run.connection import (
+    is_first_attempt,
+    is_known_to_all,
+    join,
+    leave,
+    n_joined,
+    sharing_failures,
+    wait_until_told,
+)
 from tvae.run.logs import log_to_terminal
 from tvae.run.made_directories import remove_made
 from tvae.run.ranks import LostRank, Ranks
@@ -84,7 +92,7 @@ def _run(task: Callable[[Config, Path], object], cfg: DictConfig) -> None:
             end_with_launcher()
         ranks = join()
         log_to_terminal(f"{path.name}: " if _is_joblib() else "")
-        with ranks.sharing_failures():
+        with sharing_failures():
             config = resolve(cfg)
             refuse(
                 config.task != Config.task, f"task={config.task}: is for a command to set; python -m tvae.{config.task}"
@@ -97,8 +105,7 @@ def _run(task: Callable[[Config, Path], object], cfg: DictConfig) -> None:
             tell_result(config, path)
     except Exception as error:
         remove_made(path)  # by whichever rank has made it
-        is_known_to_all = n_joined() <= 1 or getattr(error, "is_shared", False)
-        if is_multirun and is_known_to_all and not isinstance(error, (Interrupted, LostRank)):
+        if is_multirun and is_known_to_all(error) and not isinstance(error, (Interrupted, LostRank)):
             _note_failure(f"{path}: {one_line(error)}")
             raise  # Hydra continues with the other jobs and raises this again at the end
         _end(error)

@@ -9,14 +9,15 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 import torch
 import torch.distributed as dist
 
 from tvae.core.errors import UserError
 from tvae.options.placement import rank_here
-from tvae.run.ranks import TIMEOUT, Ranks, lost
+from tvae.run.ranks import TIMEOUT, LostRank, Ranks, lost
 
 _joined: Ranks | None = None
 
@@ -39,6 +40,29 @@ def join() -> Ranks:
 def n_joined() -> int:
     """How many ranks are connected, this one among them; 0 before they are."""
     return 0 if _joined is None else _joined.size
+
+
+@contextmanager
+def sharing_failures() -> Iterator[None]:
+    """Within, what goes wrong on one rank is raised on all, and `is_shared`: only the leader has to tell.
+
+    Blocks may be nested. What is caught between an inner and an outer one is over: `join` connects the ranks anew.
+    """
+    join()
+    try:
+        yield
+        join().meet()  # another rank may fail after all else that they do together
+    except LostRank:
+        raise
+    except Exception as error:
+        assert _joined is not None
+        _joined.share_failure(error)
+        raise
+
+
+def is_known_to_all(error: Exception) -> bool:
+    """Whether the ranks can begin something else together after this failure."""
+    return n_joined() <= 1 or getattr(error, "is_shared", False)
 
 
 def wait_until_told() -> None:

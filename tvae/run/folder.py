@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from tvae.core.errors import Failure, UserError, refuse
+from tvae.data.atomic import check_writable
 from tvae.data.image_encoding import KINDS
 from tvae.options.mistakes import one_line
 from tvae.options.schema import Config
-from tvae.run.connection import join
+from tvae.run.connection import is_known_to_all, join, sharing_failures
 from tvae.run.files import CHECKPOINT, CONFIG, PAGE, RESTORED_DIR, RUNS_DIR, SHARED_MODEL, TABLE
 from tvae.run.folder_report import Row, write_report
 from tvae.run.ranks import LostRank
@@ -32,6 +33,8 @@ FOLLOWING = ("clean", "mask")  # options that may be folders with files of the s
 
 class SomeFailed(Failure):
     """Of the pictures of a folder; all others are done."""
+
+    is_shared = True  # so is each of the failures
 
 
 @dataclass(frozen=True)
@@ -54,8 +57,10 @@ def check_folder(config: Config, path: Path) -> None:
     A directory may hold files of the names that a folder's run has, and that are no run's.
     """
     pictures_of(str(config.image))
-    is_file = config.output is not None and Path(config.output).is_file()
-    refuse(is_file, f"output={config.output}: is a file; of a folder the results are a folder")
+    if config.output is not None:
+        folder, what = Path(config.output).absolute(), f"output={config.output}"
+        refuse(folder.is_file(), f"{what}: is a file; of a folder the results are a folder")
+        check_writable(next(each for each in (folder, *folder.parents) if each.exists()), "results", what)
     is_runs = (path / CONFIG).exists() or (path / RUNS_DIR).exists()
     for name in (TABLE, PAGE, SHARED_MODEL):
         refuse(
@@ -79,14 +84,17 @@ def restore_folder(config: Config, path: Path, restore_one: Callable[[Config, Pa
     for i, task in enumerate(tasks_of(config, files, path)):
         log.info("%d of %d: %s", i + 1, len(files), task.config.image)
         try:
-            rows.append(Row.of(task.name, task.path, restore_one(task.config, task.path)))
+            with sharing_failures():
+                rows.append(Row.of(task.name, task.path, restore_one(task.config, task.path)))
         except (Interrupted, LostRank):
             raise
         except Exception as error:
-            if not ranks.is_alone:
-                raise  # the others are in the middle of the same picture
+            if not is_known_to_all(error):
+                raise  # the others may be in the middle of the picture
+            ranks = join()
             rows.append(Row(task.name, "failed", problem=one_line(error)))
-            log.error("%s: %s", task.name, rows[-1].problem)
+            if ranks.is_leader:
+                log.error("%s: %s", task.name, rows[-1].problem)
         if ranks.is_leader:
             write_report(path, rows)
     failed = [row for row in rows if row.status == "failed"]

@@ -21,8 +21,8 @@ def train_on_any(config: Config, path: Path) -> dict[str, Any]:
     if not is_folder(config.image):
         refuse(config.shared, "shared=true: is for a folder of pictures (image=FOLDER)")
         return train(config, path)
-    refuse(config.shared and not join().is_alone, "shared=true: not under torchrun")
-    check_folder(config, path)
+    if join().is_leader:
+        check_folder(config, path)
     stack = stack_of(config) if config.shared else None
     # The pictures themselves belong to runs of their own; a model of all of them is made of what it was trained on.
     fingerprint = hash_of([]) if stack is None else stack.fingerprint()

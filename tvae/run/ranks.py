@@ -1,9 +1,9 @@
 """The processes that train one model together, connected: what they tell each other.
 
 The decoder is the same on all ranks, because all of them take the same steps by the same sums. What goes wrong on one
-rank is raised on all of them: within `sharing_failures` a rank that fails announces it in the store, and a rank that
-waits for the others looks there. All of them leave the block together, so that they can begin the next job together.
-The code in between reads as if there were one process.
+rank is raised on all of them: within `connection.sharing_failures` a rank that fails announces it in the store, and a
+rank that waits for the others looks there. All of them leave the block together, so that they can begin the next job,
+or the next picture, together. The code in between reads as if there were one process.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import logging
 import pickle
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -59,6 +59,7 @@ class Ranks(Team):
     store: Any = None  # torch's, under names of this attempt
     attempt: int = 0  # how often such ranks were connected before, by the same store
     broken: list[bool] = field(default_factory=list)  # not empty: a failure has left operations unfinished
+    settled: list[Exception] = field(default_factory=list)  # failures that were shared already, by a block within
 
     def add(self, tensors: Sequence[Tensor]) -> None:
         if self.is_alone or not tensors:
@@ -143,18 +144,12 @@ class Ranks(Team):
                 return failure
         return None
 
-    @contextmanager
-    def sharing_failures(self) -> Iterator[None]:
-        """Within, what goes wrong on one rank is raised on all, and `is_shared`: only the leader has to tell."""
-        try:
-            yield
-            self.meet()  # another rank may fail after all else that they do together
-        except LostRank:
-            raise
-        except Exception as error:
-            if self.broken or not (self.is_alone or getattr(error, "is_shared", False)):
-                error.is_shared = self._fail_together(error)  # type: ignore[attr-defined]
-            raise
+    def share_failure(self, error: Exception) -> None:
+        """Let all ranks know of it, and note whether they do: `is_shared`."""
+        is_known = self.is_alone or getattr(error, "is_shared", False)
+        if (self.broken or not is_known) and not any(error is each for each in self.settled):
+            error.is_shared = self._fail_together(error)  # type: ignore[attr-defined]
+            self.settled.append(error)
 
     def _fail_together(self, error: Exception) -> bool:
         """Announce what went wrong, unless another rank has; whether all ranks know of it."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from tvae.core.errors import Failure, UserError, refuse
-from tvae.data.atomic import write_atomically
+from tvae.data.atomic import check_writable, write_atomically
 from tvae.data.image_encoding import KINDS, encode, holds_type
 from tvae.data.image_file import Image, in_kind, to_output
 from tvae.data.picture import Picture
@@ -35,20 +35,17 @@ def is_complete(path: Path, picture: Picture | None) -> bool:
     return all((path / name).is_file() for name in names)
 
 
-def check_output(config: Config, path: Path, picture: Picture | None) -> None:
+def check_output(config: Config, path: Path) -> None:
     """Before anything is done for it: raise `UserError` if `output` cannot be written. `path`: the run directory."""
     if config.output is None:
         return
     target, what = Path(config.output), f"output={config.output}"
-    if picture is None:
-        raise UserError(f"{what}: dataset={config.dataset.name} is no image")
     ending = target.suffix.lower()
     refuse(ending not in KINDS, f"{what}: the ending tells the kind of file, which can be {', '.join(KINDS)}")
     refuse(target.is_dir(), f"{what}: is a folder; name a file in it")
     refuse(target.is_symlink(), f"{what}: is a link to elsewhere; name a file")
     refuse(target.exists() and not target.is_file(), f"{what}: is a pipe or device; name a file")
     refuse(not target.parent.is_dir(), f"{what}: there is no folder {target.parent}")
-    _content(picture.noisy, picture.image, ending)
     for name in ("image", "clean", "mask", "sigma_map"):
         given = getattr(config, name)
         is_same = given is not None and target.exists() and Path(given).exists() and target.samefile(given)
@@ -58,6 +55,17 @@ def check_output(config: Config, path: Path, picture: Picture | None) -> None:
     # A finished run may have written it: then `deliver` compares.
     is_free = not target.exists() or config.overwrite or (result_file(path) is not None and not config.restart)
     refuse(not is_free, _exists(what))
+    if config.overwrite or not target.exists():
+        check_writable(target.parent, target.name, what)
+
+
+def check_kind(config: Config, picture: Picture | None) -> None:
+    """Before it is restored: raise `UserError` if a file of the kind of `output` cannot hold the picture."""
+    if config.output is None:
+        return
+    if picture is None:
+        raise UserError(f"output={config.output}: dataset={config.dataset.name} is no image")
+    _content(picture.noisy, picture.image, Path(config.output).suffix.lower())
 
 
 def deliver(config: Config, path: Path, picture: Picture | None) -> None:

@@ -40,7 +40,7 @@ from tvae.run.progress import restoring, summary, training
 from tvae.run.ranks import LostRank, Ranks
 from tvae.run.record import Record, WrittenRecord
 from tvae.run.restoring import KeptBands, restore_by_states, restore_picture
-from tvae.run.result import SHOWN, check_output, deliver, is_complete
+from tvae.run.result import SHOWN, check_kind, check_output, deliver, is_complete
 from tvae.run.run_directory import check_ranks, claimed, read_metrics
 from tvae.run.setup import make_fit
 from tvae.run.signals import Interrupted, Stop, StoppedEarly, queue_again, stop_on_signal
@@ -59,13 +59,14 @@ def train(
     """
     ranks = join()
     refuse(config.run is not None, f"run={config.run}: is for tvae.denoise and tvae.inpaint")
+    if ranks.is_leader:
+        check_output(config, path)
     given, (config, dataset) = config, ranks.in_turn(lambda: prepare(config))
     config.working_dir = os.getcwd()
     fingerprint = dataset.fingerprint()
     check_source(config, dataset, path)
     check_ranks(config, dataset, fingerprint, ranks)
-    if ranks.is_leader:
-        check_output(config, path, dataset.picture)
+    check_kind(config, dataset.picture)
     with claimed(path, config, fingerprint, ranks, given):
         (done, is_kept), *_ = ranks.gather((read_metrics(path), is_complete(path, dataset.picture)))
         is_finished = done is not None and (done.get("status"), done.get("epochs")) == ("finished", config.epochs)

@@ -15,13 +15,15 @@ from tvae.core.errors import Failure
 from tvae.data.layout import Layout
 from tvae.data.picture import Picture
 from tvae.options.schema import Config
+from tvae.restore.bands import Bands
 from tvae.restore.metrics import quality
 from tvae.run.connection import join
 from tvae.run.files import METRICS
 from tvae.run.folder import pictures_of, tasks_of
 from tvae.run.output_pictures import write_pictures
+from tvae.run.ranks import Ranks
 from tvae.run.record import write_json
-from tvae.run.result import check_output, deliver, is_complete
+from tvae.run.result import check_kind, check_output, deliver, is_complete
 from tvae.run.run_directory import claimed, read_metrics
 from tvae.run.trained import Trained
 
@@ -32,33 +34,41 @@ PICTURES_MAX = 50  # trained on, evenly over all of them
 
 def restore_with_shared(config: Config, stack: Picture, path: Path) -> Callable[[Config, Path], dict[str, Any]]:
     """A function that restores one picture in a run directory, with the model in `path`, trained on a stack."""
-    if config.restart or not path.is_file():
-        Trained.on(config, stack).save(path)
+    (is_there, *_) = join().gather(path.is_file())
+    if config.restart or not is_there:
+        made = Trained.on(config, stack, join())
+        if join().is_leader:
+            made.save(path)
+        join().meet()
     trained = Trained.load(path)
 
     def restore_one(own: Config, directory: Path) -> dict[str, Any]:
-        picture = own.dataset.open(own)
-        check_output(own, directory, picture)
-        with claimed(directory, own, picture.fingerprint(), join()):
-            done = read_metrics(directory)
-            if done is None or done.get("status") != "finished" or not is_complete(directory, picture):
-                done = _restored(trained, picture, directory)
+        ranks, picture = join(), own.dataset.open(own)
+        if ranks.is_leader:
+            check_output(own, directory)
+        check_kind(own, picture)
+        with claimed(directory, own, picture.fingerprint(), ranks):
+            (done, is_kept), *_ = ranks.gather((read_metrics(directory), is_complete(directory, picture)))
+            if done is None or done.get("status") != "finished" or not is_kept:
+                done = _restored(trained, picture, directory, ranks)
             else:
                 log.info("%s is finished already; restart=true starts over", directory)
-            deliver(own, directory, picture)
+            if ranks.is_leader:
+                deliver(own, directory, picture)
         return done
 
     return restore_one
 
 
-def _restored(trained: Trained, picture: Picture, directory: Path) -> dict[str, Any]:
+def _restored(trained: Trained, picture: Picture, directory: Path, ranks: Ranks) -> dict[str, Any]:
     """Restore a picture, write what there is of it, and return what metrics.json holds."""
     started = time.perf_counter()
-    restored = trained.restore(picture)
-    write_pictures(directory, picture, restored)
+    restored = trained.restore(picture, Bands(ranks))
     done = {"status": "finished", **quality(picture, restored), "noise_level": restored.noise_level}
     done["seconds"] = time.perf_counter() - started
-    write_json(directory / METRICS, done)
+    if ranks.is_leader:
+        write_pictures(directory, picture, restored)
+        write_json(directory / METRICS, done)
     return done
 
 

@@ -25,7 +25,9 @@ from tvae.options.recipe import prepare
 from tvae.options.schema import Config
 from tvae.restore.bands import Bands
 from tvae.restore.restoration import Restored
+from tvae.run.ranks import Ranks
 from tvae.run.restoring import restore_picture
+from tvae.run.run_directory import check_ranks
 from tvae.run.sealed import DamagedCheckpoint, read, understood, write
 from tvae.run.session import Session
 from tvae.run.setup import make_fit
@@ -47,18 +49,20 @@ class Trained:
         self.config, self.model, self.units = config, model, units
 
     @classmethod
-    def on(cls, config: Config, picture: Picture) -> Trained:
+    def on(cls, config: Config, picture: Picture, ranks: Ranks = Ranks()) -> Trained:  # noqa: B008
         """Trained on a picture or a stack."""
         n_threads = torch.get_num_threads()
         try:
-            session = Session(*prepare(config, picture))
+            config, dataset = prepare(config, picture)
+            check_ranks(config, dataset, dataset.fingerprint(), ranks)
+            session = Session(config, dataset, None, ranks)
             session.loop()
         finally:
             torch.set_num_threads(n_threads)
         return cls(session.config, session.fit.model, session.fit.units)
 
     def restore(self, picture: Picture, bands: Bands = Bands()) -> Restored:  # noqa: B008
-        """A picture of the same number of channels, in the same units."""
+        """A picture of the same number of channels, in the same units; shared out as `bands` are."""
         options = self.config.dataset
         assert isinstance(options, ImageConfig)
         assert options.patch_size is not None
@@ -71,7 +75,8 @@ class Trained:
         n_threads = torch.get_num_threads()
         try:
             config, dataset = prepare(replace(self.config, dataset=open_again), picture)
-            fit = make_fit(config, dataset, units=self.units)
+            check_ranks(config, dataset, dataset.fingerprint(), bands.team)
+            fit = make_fit(config, dataset, None, bands.team, self.units)
             fit.model.load({name: value.to(fit.device) for name, value in self.model.parameters_by_name().items()})
             for i in range(N_ROUNDS):
                 fit.search(fit.points, derive(config.seed, "other picture", i))
