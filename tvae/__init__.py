@@ -5,6 +5,7 @@ from tvae import starting
 if starting.is_command():  # before anything else is imported
     starting.start()
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -18,7 +19,9 @@ __all__ = ["Model", "denoise", "fit", "inpaint", "load"]
 def __getattr__(name: str) -> Any:
     """The calls for notebooks, loaded when they are wanted."""
     if name in __all__:
-        from tvae import api, reusable
+        with warnings.catch_warnings():  # the bar is plain text, and wants no widgets
+            warnings.filterwarnings("ignore", "IProgress not found")
+            from tvae import api, reusable
 
         return getattr(api if name in ("denoise", "inpaint") else reusable, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

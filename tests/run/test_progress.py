@@ -2,6 +2,7 @@
 
 import io
 import logging
+import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -90,9 +91,38 @@ def test_only_the_leader_shows_a_bar(monkeypatch):
     ("shell", "is_notebook"), [(None, False), (object(), False), (SimpleNamespace(kernel=1), True)]
 )
 def test_notebooks_have_a_bar(monkeypatch, shell, is_notebook):
+    """Where stderr is no terminal."""
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     assert has_bar() == is_notebook
+    with training(fit_at(2), is_told=False) as shown:
+        shown.end_epoch(ROW)
+    with restoring(fit_at(4), {"states": 1.0}, is_told=False) as watch:
+        watch("states", 0.5)
+    written = sys.stderr.getvalue()
+    assert ("3/4 epochs" in written) == ("restoring: 100%" in written) == is_notebook
+
+
+NOTEBOOK = """
+import sys, types, numpy as np
+shell = types.SimpleNamespace(kernel=1, config={"IPKernelApp": {}})
+sys.modules["IPython"] = types.SimpleNamespace(get_ipython=lambda: shell)
+sys.modules["IPython.display"] = sys.modules["ipywidgets"] = None  # not installed
+import tvae
+image = np.random.default_rng(0).normal(size=(24, 24))
+model = tvae.fit(image, epochs=1, n_latents=8, patch_size=4, effort="fast", threads=1)
+sys.stderr.write("<trained>")
+model.restore(image)
+"""
+
+
+def test_the_calls_show_bars_in_notebooks_and_no_advice_on_widgets():
+    found = subprocess.run([sys.executable, "-c", NOTEBOOK], capture_output=True, text=True, timeout=120)
+    assert found.returncode == 0, found.stderr
+    assert "Warning" not in found.stderr
+    before, after = found.stderr.split("<trained>")
+    assert "1/1 epochs" in before
+    assert "restoring: 100%" in after
 
 
 def test_the_last_line_counts_everything(tmp_path):

@@ -19,7 +19,6 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from tvae.core.errors import UserError, refuse
-from tvae.core.team import Team
 from tvae.data.atomic import write_atomically
 from tvae.data.dataset import Dataset
 from tvae.options.checks import flat, read_config
@@ -180,7 +179,7 @@ def claimed(path: Path, config: Config, fingerprint: str, ranks: Ranks, given: C
             directory.release()
 
 
-def check_ranks(config: Config, dataset: Dataset, fingerprint: str, ranks: Team) -> None:
+def check_ranks(config: Config, dataset: Dataset, fingerprint: str, ranks: Ranks) -> None:
     """Raise `UserError` unless the ranks have the same work, and enough of it."""
     options = {name: value for name, value in flat(config).items() if name not in FREE}
     options["device"] = choose_device(config.device, config.precision).type

@@ -15,7 +15,6 @@ from tvae.core.errors import Failure
 from tvae.data.layout import Layout
 from tvae.data.picture import Picture
 from tvae.options.schema import Config
-from tvae.restore.bands import Bands
 from tvae.restore.metrics import quality
 from tvae.run.connection import join
 from tvae.run.files import METRICS
@@ -63,7 +62,7 @@ def restore_with_shared(config: Config, stack: Picture, path: Path) -> Callable[
 def _restored(trained: Trained, picture: Picture, directory: Path, ranks: Ranks) -> dict[str, Any]:
     """Restore a picture, write what there is of it, and return what metrics.json holds."""
     started = time.perf_counter()
-    restored = trained.restore(picture, Bands(ranks))
+    restored = trained.restore(picture, ranks, is_told=True)
     done = {"status": "finished", **quality(picture, restored), "noise_level": restored.noise_level}
     done["seconds"] = time.perf_counter() - started
     if ranks.is_leader:

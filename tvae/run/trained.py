@@ -25,6 +25,8 @@ from tvae.options.recipe import prepare
 from tvae.options.schema import Config
 from tvae.restore.bands import Bands
 from tvae.restore.restoration import Restored
+from tvae.run.costs import stages
+from tvae.run.progress import restoring
 from tvae.run.ranks import Ranks
 from tvae.run.restoring import restore_picture
 from tvae.run.run_directory import check_ranks
@@ -61,8 +63,8 @@ class Trained:
             torch.set_num_threads(n_threads)
         return cls(session.config, session.fit.model, session.fit.units)
 
-    def restore(self, picture: Picture, bands: Bands = Bands()) -> Restored:  # noqa: B008
-        """A picture of the same number of channels, in the same units; shared out as `bands` are."""
+    def restore(self, picture: Picture, ranks: Ranks = Ranks(), is_told: bool = False) -> Restored:  # noqa: B008
+        """A picture of the same number of channels, in the same units; `is_told`: also where there can be no bar."""
         options = self.config.dataset
         assert isinstance(options, ImageConfig)
         assert options.patch_size is not None
@@ -75,12 +77,13 @@ class Trained:
         n_threads = torch.get_num_threads()
         try:
             config, dataset = prepare(replace(self.config, dataset=open_again), picture)
-            check_ranks(config, dataset, dataset.fingerprint(), bands.team)
-            fit = make_fit(config, dataset, None, bands.team, self.units)
+            check_ranks(config, dataset, dataset.fingerprint(), ranks)
+            fit = make_fit(config, dataset, None, ranks, self.units)
             fit.model.load({name: value.to(fit.device) for name, value in self.model.parameters_by_name().items()})
             for i in range(N_ROUNDS):
                 fit.search(fit.points, derive(config.seed, "other picture", i))
-            return restore_picture(fit, picture, config, bands)
+            with restoring(fit, stages(config, fit, picture), is_told) as watch:
+                return restore_picture(fit, picture, config, Bands(ranks, watch))
         finally:
             torch.set_num_threads(n_threads)
 
