@@ -40,7 +40,7 @@ def blurred(picture):
 
 
 def refined(picture, keep_observed=False, effort="fast", seed=0, first=None):
-    return refine_restored(picture, first or blurred(picture), keep_observed, effort, seed)
+    return refine_restored(picture, lambda: first or blurred(picture), keep_observed, effort, seed)
 
 
 def error(picture, restored):

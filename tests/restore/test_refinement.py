@@ -1,5 +1,6 @@
 """Pictures refined by Gaussian residuals: kinds of pictures, what stays as it is, bands, ranks, and whole runs."""
 
+import weakref
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +16,7 @@ from tvae.data.named import camera
 from tvae.data.picture import Picture, add_noise
 from tvae.data.sets.image import ImageConfig
 from tvae.options.recipe import prepare
-from tvae.restore import bands, completion, refinement, similar
+from tvae.restore import bands, coarser, completion, refinement, similar
 from tvae.restore.effort import REFINEMENTS, Refinement
 from tvae.restore.metrics import psnr
 from tvae.restore.restoration import Plan, Restored, restore
@@ -121,6 +122,26 @@ def test_bands_make_no_difference(missing, monkeypatch):
     np.testing.assert_array_equal(found.pixels, whole.pixels)
     np.testing.assert_array_equal(found.uncertainty, whole.uncertainty)
     assert found.noise_level == whole.noise_level
+
+
+def test_the_first_estimate_is_let_go(monkeypatch):
+    """Of a large picture it is 16 bytes a value."""
+    picture, alive = noisy_picture(waves()), []
+
+    def first():
+        made = blurred(picture)
+        alive.extend(weakref.ref(each) for each in (made, made.pixels, made.uncertainty))
+        return made
+
+    def of_band(*args):
+        assert not any(reference() is not None for reference in alive)
+        return by_local_groups(*args)
+
+    by_local_groups = refinement.by_local_groups
+    monkeypatch.setattr(refinement, "by_local_groups", of_band)
+    found = coarser.refine_seen(picture, first, False, "fast", 0)
+    assert len(alive) == 3
+    np.testing.assert_array_equal(found.pixels, refined(picture).pixels)
 
 
 def test_two_processes_refine_one_picture(tmp_path, monkeypatch):

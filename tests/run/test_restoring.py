@@ -13,7 +13,7 @@ from conftest import random_model
 from tvae.core.errors import Failure
 from tvae.data.image_file import read_image, write_image
 from tvae.restore import bands as bands_module
-from tvae.restore import coarser
+from tvae.restore import refinement
 from tvae.run import restoring
 from tvae.run.ranks import Ranks
 from tvae.run.restoring import KeptBands
@@ -90,19 +90,19 @@ def test_a_stopped_restoration_is_resumed(tmp_path, command, monkeypatch):
     noisy = np.random.default_rng(0).integers(0, 255, (40, 24), dtype=np.uint8)
     write_image(tmp_path / "noisy.png", noisy)
     assert command("denoise", *OPTIONS, "hydra.run.dir=whole")[0] == 0
-    refine = coarser.refine_restored
+    refine = refinement.refine_pixels
 
     def interrupted(*args):
         os.kill(os.getpid(), signal.SIGTERM)
         return refine(*args)
 
-    monkeypatch.setattr(coarser, "refine_restored", interrupted)
+    monkeypatch.setattr(refinement, "refine_pixels", interrupted)
     code, out = command("denoise", *OPTIONS, "hydra.run.dir=part")
     assert code == 1
     assert "interrupted while restoring; the same command resumes" in out
     assert json.loads(Path("part/metrics.json").read_text())["status"] == "interrupted"
     assert len(list(Path("part").glob("restored.band-states-*"))) == 1
-    monkeypatch.setattr(coarser, "refine_restored", refine)
+    monkeypatch.setattr(refinement, "refine_pixels", refine)
     monkeypatch.setattr(restoring, "restore_by_states", _from_kept(restoring.restore_by_states))
     assert command("denoise", *OPTIONS, "hydra.run.dir=part")[0] == 0
     assert not list(Path("part").glob("restored.band-*"))

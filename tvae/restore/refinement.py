@@ -55,13 +55,17 @@ def patch_size_for(sigma: float, peak: float) -> int:
 
 def refine_restored(
     picture: Picture,
-    first: Restored,
+    estimate: Callable[[], Restored],
     keep_observed: bool,
     effort: str,
     seed: int,
     bands: Bands = Bands(),  # noqa: B008
 ) -> Restored:
-    """A picture refined. To be called on all ranks, which share the bands out. Very small ones stay as they are."""
+    """A picture refined. To be called on all ranks, which share the bands out. Very small ones stay as they are.
+
+    `estimate`: makes the first one, which nobody else keeps, for of a large picture it counts.
+    """
+    first = estimate()
     if min(picture.page_height, picture.noisy.shape[1]) < SIDE_MIN:
         return first
     known = np.ones(picture.noisy.shape, dtype=bool) if picture.known is None else picture.known
@@ -74,7 +78,7 @@ def refine_restored(
     told = picture.sigma
     level = estimate_noise(values, None if is_whole else picture.missing) if told is None else told
     sigma = max(level / units.std, SIGMA_MIN)
-    del values  # of a large picture it counts
+    del first, values
     if is_whole:
         size = min(patch_size_for(sigma, 1.0), picture.page_height, noisy.shape[1])
         is_told = told is not None

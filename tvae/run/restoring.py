@@ -52,7 +52,11 @@ def restore_picture(fit: Fit, picture: Picture, config: Config, bands: Bands) ->
     """By states, and with Gaussian residuals, if they are wanted."""
     if config.model.residual == "none":
         return take_back(picture, restore_by_states(fit, picture, config, config.restore_rounds, bands))
-    first = restore_by_states(fit, picture, config, 0, bands)  # an estimate whose details hardly matter
+
+    def first() -> Restored:
+        """An estimate whose details hardly matter."""
+        return restore_by_states(fit, picture, config, 0, bands)
+
     refined = refine_seen(picture, first, bool(config.keep_known), config.effort, config.seed, bands)
     return take_back(picture, refined)
 
