@@ -2,6 +2,7 @@
 
 import os
 import shlex
+from pathlib import Path
 
 import pytest
 from composing import checked, composed
@@ -105,6 +106,20 @@ def test_bare_words_stand_for_options():
     assert as_typed(["in.png"]) == ["in.png"], "which Hydra will refuse"
     with pytest.raises(UserError, match="c: one word too many; those without = are image and output"):
         as_typed(["a", "b", "c"], names)
+
+
+def test_bare_words_with_an_equals_sign(tmp_path, monkeypatch):
+    """A name that no option can have, or a picture that is there."""
+    monkeypatch.chdir(tmp_path)
+    shorthand = ("image", "output")
+    assert as_typed(["in (1)=2.png"], shorthand) == ["image='in (1)=2.png'"]
+    assert as_typed(["a.png", "müller=1.tif"], shorthand) == ["image=a.png", "output='müller=1.tif'"]
+    assert as_typed(["imgae=b.png"], shorthand) == ["imgae=b.png"], "misspelt, which is told"
+    Path("a=b.png").touch()
+    Path("epochs=2").touch()
+    Path("image=c.png").touch()
+    words = ["a=b.png", "epochs=2", "image=c.png", "hydra/launcher=joblib"]
+    assert as_typed(words, shorthand) == ["image='a=b.png'", *words[1:]]
 
 
 def test_a_folder_named_like_a_run_is_restored_from(command):

@@ -12,6 +12,7 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -19,12 +20,14 @@ from hydra.core.override_parser.types import Quote, QuotedString
 from hydra.errors import HydraException
 
 from tvae.core.errors import UserError, refuse
+from tvae.data.image_encoding import KINDS
 
 RUN_DIR = "hydra.run.dir"
 PATHS = ("image", "clean", "mask", "sigma_map", "output", "run", "init_from", "data_dir", "dataset.file", RUN_DIR)
 LISTS = ("pages", "axes")  # which have commas of their own
 MISSING = "???"  # what OmegaConf takes for a value that has yet to be given
 TYPED = re.compile(rf"(\+{{0,2}}(?:{'|'.join(map(re.escape, (*PATHS, *LISTS)))}))=(.*)", re.DOTALL)
+NAMED = re.compile(r"[+~]*[A-Za-z0-9_.@/$:-]+=", re.ASCII)  # how an option begins
 # Hydra's own flags that are followed by a word, which is no path of ours
 FOLLOWED = ("--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd", "--cfg", "-c", "--package", "-p")
 
@@ -77,13 +80,19 @@ def _named(words: Sequence[str], shorthand: Sequence[str]) -> list[str]:
     named: list[str] = []
     left = list(shorthand)
     for before, word in zip(["", *words], words, strict=False):
-        is_bare = not word.startswith("-") and "=" not in word and before not in FOLLOWED
+        is_bare = not word.startswith("-") and before not in FOLLOWED and not _is_option(word)
         if not is_bare or (word.startswith("~") and "/" not in word) or not shorthand:
             named.append(word)
             continue
         refuse(not left, f"{word}: one word too many; those without = are {' and '.join(shorthand)}")
         named.append(f"{left.pop(0)}={word}")
     return named
+
+
+def _is_option(word: str) -> bool:
+    """Whether it has a name and a value; `a=b.png` may as well be a picture that is there."""
+    is_picture = Path(word).suffix.lower() in KINDS and not TYPED.fullmatch(word) and os.path.isfile(word)
+    return NAMED.match(word) is not None and not is_picture
 
 
 def _quoted_where_needed(word: str) -> str:
