@@ -22,6 +22,17 @@ GREY = RNG.integers(0, 256, (9, 12), dtype=np.uint8)
 COLOUR = RNG.integers(0, 256, (9, 12, 3), dtype=np.uint8)
 
 
+@pytest.mark.parametrize("ending", ["png", "bmp", "gif"])
+def test_a_palette_of_greys_is_grey(tmp_path, ending):
+    indexed = Pillow.fromarray(GREY).convert("P")
+    indexed.save(tmp_path / f"a.{ending}")
+    np.testing.assert_array_equal(read_image(tmp_path / f"a.{ending}").pixels, GREY[..., None])
+    indexed.putpalette([value for i in range(256) for value in (i, i, 255 - i)])
+    indexed.save(tmp_path / f"b.{ending}")
+    colours = np.dstack([GREY, GREY, 255 - GREY])
+    np.testing.assert_array_equal(read_image(tmp_path / f"b.{ending}").pixels, colours)
+
+
 @pytest.mark.parametrize(("ending", "array"), [("bmp", GREY), ("bmp", COLOUR), ("webp", COLOUR), ("gif", GREY)])
 def test_8_bit_files_round_trip(tmp_path, ending, array):
     write_image(tmp_path / f"a.{ending}", array)

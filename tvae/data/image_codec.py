@@ -49,9 +49,7 @@ def decode(content: bytes) -> np.ndarray:
             return np.load(io.BytesIO(content), allow_pickle=False)
         if content.startswith(OTHERS) or (content.startswith(b"RIFF") and content[8:12] == b"WEBP"):
             _refuse_many(iio.improps(content, plugin="pillow", index=...).n_images or 1)  # type: ignore[arg-type]
-            array = _decode_with_pillow(content)
-            is_grey = content.startswith(b"GIF8") and array.shape[2:] == (3,) and (np.ptp(array, axis=2) == 0).all()
-            return array[..., 0] if is_grey else array  # GIF has palettes only
+            return _decode_with_pillow(content)
     raise UserError("not a PNG, JPEG, TIFF, BMP, WebP, GIF or NumPy file")
 
 
@@ -68,7 +66,8 @@ def _decode_with_pillow(content: bytes) -> np.ndarray:
     modes = TRANSPARENT if "transparency" in metadata else OPAQUE
     _refuse_colours(metadata["mode"], modes)
     array = iio.imread(content, plugin="pillow", index=0, mode=modes[metadata["mode"]])
-    return _upright(array, metadata.get("Orientation"))
+    has_greys_only = metadata["mode"] == "P" and array.shape[2] == 3 and (np.ptp(array, axis=2) == 0).all()
+    return _upright(array[..., 0] if has_greys_only else array, metadata.get("Orientation"))
 
 
 def _decode_tiff(content: bytes) -> np.ndarray:
