@@ -6,14 +6,17 @@ import imageio.v3 as iio
 import numpy as np
 import pytest
 import tifffile
+from PIL import Image as Pillow
 
 from tvae.core.errors import UserError
 from tvae.data.image_file import to_output
 from tvae.data.layout import Layout
+from tvae.data.scale import Scale
 from tvae.data.stack_file import read_picture, write_picture
 
 RNG = np.random.default_rng(0)
 GREY = RNG.integers(0, 65535, (4, 8, 9), dtype=np.uint16)
+FRAMES = (GREY >> 8).astype(np.uint8)
 COLOUR = RNG.integers(0, 255, (2, 8, 9, 3), dtype=np.uint8)
 
 
@@ -76,6 +79,26 @@ def test_animated_files(ending):
     again = read_picture(f"again{ending}")
     assert again.n_pages == 3
     np.testing.assert_allclose(again.pixels[..., 0].mean(1), image.pixels[..., 0].mean(1), atol=6)
+
+
+@pytest.mark.parametrize("ending", [".gif", ".png"])
+def test_grey_frames_stay_grey_and_as_fast(ending):
+    first, *others = [Pillow.fromarray(page) for page in FRAMES]
+    first.save(f"moving{ending}", save_all=True, append_images=others, duration=120)
+    image = read_picture(f"moving{ending}")
+    np.testing.assert_array_equal(to_output(image.pixels, image), FRAMES)
+    for kind in (".gif", ".png", ".webp"):
+        write_picture(Path(f"again{kind}"), FRAMES, image.layout, image.scale)
+        with Pillow.open(f"again{kind}") as again:
+            again.seek(1)
+            again.load()
+            assert (again.n_frames, again.info["duration"], again.info["loop"]) == (len(FRAMES), 120, 0)
+    write_picture(Path("again.tif"), FRAMES, image.layout, image.scale)
+    with tifffile.TiffFile("again.tif") as file:
+        assert file.imagej_metadata["finterval"] == 0.12
+    slow = Scale(program="imagej", notes={"finterval": 7200.0})
+    write_picture(Path("slow.png"), FRAMES, image.layout, slow)
+    assert read_picture("slow.png").n_pages == len(FRAMES)
 
 
 def test_arrays():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from tvae.data.scale import Scale, encode_tiff, read_scale
 
 ANIMATED = (b"GIF8", b"\x89PNG", b"RIFF")  # files of one or many pictures of 8 bit
 FRAMES = (".gif", ".png", ".webp")
+SECONDS_MAX = 60.0  # that a frame can last in each of them, and a little less than PNG has
 
 
 def read_picture(path: str | Path, axes: str | None = None, pages: str | None = None) -> Image:
@@ -31,7 +33,7 @@ def read_picture(path: str | Path, axes: str | None = None, pages: str | None = 
         refuse(axes is not None, f"axes={axes}: {path} holds one picture, of rows and columns")
         refuse(pages is not None, f"pages={pages}: {path} holds one picture")
         return read_image(path)
-    scale = read_scale(path)
+    scale = read_scale(path) or _interval(path)
     if scale is not None and (axes is not None or pages is not None):
         scale = scale.of_some_pages()
     return replace(to_image(*found, pages, str(path), has_alpha=True), scale=scale)
@@ -119,7 +121,18 @@ def _read_frames(path: Path, axes: str | None) -> tuple[np.ndarray, Layout] | No
         return None
     refuse(axes is not None, f"axes={axes}: an animated file has its frames first")
     array = iio.imread(path, plugin="pillow", index=...)  # type: ignore[arg-type]
+    has_palette = iio.immeta(path, plugin="pillow", index=0)["mode"] in ("P", "L")
+    if has_palette and array.shape[3:] == (3,) and (np.ptp(array, axis=3) == 0).all():  # a palette of greys
+        array = array[..., 0]
     return array, Layout("TYX" if array.ndim == 3 else "TYXC", array.shape)
+
+
+def _interval(path: str | Path) -> Scale | None:
+    """Of the frames of an animated file, as the first one has it; noted as ImageJ does."""
+    with suppress(Exception):  # it is a note, and the frames are read
+        milliseconds = float(iio.immeta(path, plugin="pillow", index=0)["duration"])
+        return Scale(program="imagej", notes={"finterval": milliseconds / 1000}) if milliseconds > 0 else None
+    return None
 
 
 def write_picture(path: Path, array: np.ndarray, layout: Layout | None, scale: Scale | None = None) -> None:
@@ -147,5 +160,7 @@ def encode_picture(array: np.ndarray, layout: Layout | None, ending: str, scale:
         )
     pages = layout.to_pages(array)
     refuse(kind not in FRAMES or array.dtype != np.uint8, f"a {ending} file cannot hold a stack of {array.dtype} pages")
-    content: bytes = iio.imwrite("<bytes>", pages, plugin="pillow", extension=kind, is_batch=True)
+    seconds = None if scale is None else scale.notes.get("finterval")
+    timing = {} if not seconds else {"duration": max(1, round(1000 * min(seconds, SECONDS_MAX))), "loop": 0}
+    content: bytes = iio.imwrite("<bytes>", pages, plugin="pillow", extension=kind, is_batch=True, **timing)
     return content
