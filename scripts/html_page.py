@@ -26,6 +26,7 @@ from scripts.table_rows import collect
 from tvae.core.errors import UserError
 from tvae.data.atomic import write_atomically
 from tvae.run.files import METRICS
+from tvae.run.progress import as_time
 from tvae.run.run_directory import read_metrics
 
 TABLES = {"table1": "Table 1", "table2": "Table 2", "table-n2v": "Beside noise2void", "inpainting": "Inpainting"}
@@ -44,6 +45,7 @@ STYLE = """
 :root { color-scheme: light dark; }
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 0 auto; padding: 1rem; }
 h2 { margin-top: 2.5rem; border-bottom: 1px solid #8884; }
+h3 { overflow-wrap: anywhere; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-size: 0.85rem; font-variant-numeric: tabular-nums; }
 th, td { padding: 0.3rem 0.6rem; text-align: left; border-bottom: 1px solid #8883; white-space: nowrap; }
@@ -133,7 +135,8 @@ def restored(path: Path, metrics: dict[str, Any], outputs: Path) -> str:
         if (path / file).is_file()
     ]
     title = html.escape(str(path.relative_to(outputs)))
-    facts = f"{metrics['epochs']} epochs, {metrics['seconds'] / 60:.1f} minutes, ELBO {metrics['elbo']:.2f}"
+    took = as_time(metrics.get("seconds_total") or metrics["seconds"])
+    facts = f"{metrics['epochs']} epochs, {took}, ELBO {metrics['elbo']:.2f}"
     return f'<h3>{title}</h3>\n<p>{facts}</p>\n<div class="grid">{"".join(parts)}</div>'
 
 

@@ -20,7 +20,7 @@ SHOWN = 320  # pixels, at most, along a side of what is shown
 
 STYLE = """body { font: 15px sans-serif; margin: 2em } td, th { padding: 4px 9px; text-align: left }
 table { border-collapse: collapse } tr { border-bottom: 1px solid #ccc } .failed { color: #a00 }
-div { overflow-x: auto } td { overflow-wrap: anywhere } img { max-width: 100% }
+div { overflow-x: auto } td:first-child, .failed td { overflow-wrap: anywhere } img { max-width: 100% }
 @media (max-width: 600px) { body { font-size: 13px; margin: 8px } td, th { padding: 2px } img { max-width: 17vw } }"""
 
 
