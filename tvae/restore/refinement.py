@@ -127,12 +127,13 @@ def refine_pixels(
     pilot, variance = wide
     found = torch.zeros(2, *y.shape, dtype=torch.float64)
     bands.fill("local", found, n_pages, of_band)
+    found[1].clamp_(min=LEAST**2 * sigma2).mul_(variance).pow_(0.25).mul_(CALIBRATION)
     if plan.is_repeated:
-        again = torch.zeros_like(found)
         pilot = (found[0].float() + pilot) / 2
+        del wide, variance  # of a large picture they count
+        again = torch.zeros_like(found)
         bands.fill("again", again, n_pages, of_band)
         found[0] = (found[0] + again[0]) / 2
-    found[1].clamp_(min=LEAST**2 * sigma2).mul_(variance).pow_(0.25).mul_(CALIBRATION)
     return found, sigma2**0.5
 
 
@@ -195,10 +196,10 @@ def by_local_groups(
     Average over the patch sizes of the plan; where the mixture has large patches, for much noise, groups are larger.
     """
     growth = LARGER_GROUPS if patch_size > SIZE_FOR_LITTLE_NOISE else 1.0
-    found = []
-    for side, n_similar in plan.local:
+    total = torch.zeros(2, len(rows), *y.shape[1:], dtype=torch.float64)
+    for i, (side, n_similar) in enumerate(plan.local):
         size = min(side, *y.shape[:2])
         groups = similar_patches(pilot, size, plan.step, plan.radius, round(growth * n_similar), rows)
-        found.append(refine(y, pilot, groups, size, sigma2, rows))
-        tell(len(found) / len(plan.local))
-    return torch.stack(found).mean(0)
+        total += refine(y, pilot, groups, size, sigma2, rows)
+        tell((i + 1) / len(plan.local))
+    return total / len(plan.local)

@@ -31,7 +31,8 @@ def opening(config: Config, fit: Fit, dataset: Dataset) -> str:
         seconds = _training_seconds(fit) + _restoration_seconds(config, fit, picture)
     epochs = f"{fit.n_epochs} epochs" if fit.epoch == 0 else f"{fit.n_epochs - fit.epoch} of {fit.n_epochs} epochs left"
     model = f"{patches}{fit.model.n_latents} latents, {epochs}"
-    return f"{what}; {model}; about {as_time(seconds)} and {bytes_needed(config, dataset) / 2**30:.1f} GB of memory"
+    memory = bytes_needed(config, dataset, has_states=True) / 2**30
+    return f"{what}; {model}; about {as_time(seconds)} and {memory:.1f} GB of memory"
 
 
 def _shown(picture: Picture) -> str:

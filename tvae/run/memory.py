@@ -15,32 +15,50 @@ from tvae.data.dataset import Dataset
 from tvae.data.picture import Picture, size_of
 from tvae.options.schema import Config
 from tvae.restore.bands import ROWS_MAX
-from tvae.restore.refinement import N_FITTED, N_GROUPS
+from tvae.restore.effort import REFINEMENTS
+from tvae.restore.refinement import N_FITTED, N_GROUPS, patch_size_for
 
-PER_VALUE = 48  # bytes: of the first estimate, of both estimates that follow in single precision, and of the result
+# Bytes of a value on top of the picture itself: the picture and its estimates in single precision (4 each), and results
+PER_VALUE_FITTED, PER_VALUE_LOCAL, PER_VALUE_REPEATED, PER_VALUE_FILLED = 16, 32, 44, 48
 PER_BAND_VALUE = 60  # bytes: sums, their places, and what becomes of them
 AT_ONCE = 3 << 26  # bytes: of patches and groups that are worked on together
 COPIES = 3  # of the patches that the mixture is fitted to
 PLENTY = 0.95  # of what is free
 
 
-def bytes_needed(config: Config, dataset: Dataset) -> int:
-    """By the process at most: what it has taken, states, which are saved in copies, and what a picture takes."""
+def bytes_needed(config: Config, dataset: Dataset, has_states: bool = False) -> int:
+    """By the process at most: what it has taken, states, which are saved in copies, and what a picture takes.
+
+    `has_states`: they are among what it has taken.
+    """
     assert config.model.n_latents is not None
     states = dataset.source.n_points * config.states.n_states * math.ceil(config.model.n_latents / 8)
-    more = 2 * states
+    own = 0 if has_states else states
+    more = states
     if dataset.picture is not None:
-        more = max(more, states + bytes_of_restoration(dataset.picture, dataset.source.n_values))
-    return max(bytes_taken(), bytes_resident() + more)
+        more = max(more, bytes_of_restoration(config, dataset.picture, dataset.source.n_values))
+    return max(bytes_taken(), bytes_resident() + own + more)
 
 
-def bytes_of_restoration(picture: Picture, n_values: int) -> int:
-    """On top of the picture itself; `n_values`: of a patch."""
+def bytes_of_restoration(config: Config, picture: Picture, n_values: int) -> int:
+    """On top of the picture itself; `n_values`: of a patch that was trained on."""
     height, width, n_channels = picture.noisy.shape
-    n_fitted = min(height * width, N_FITTED)
-    fitted = 4 * n_values * n_fitted * COPIES + 3 * 8 * N_GROUPS * n_values**2
-    band = PER_BAND_VALUE * min(picture.page_height, ROWS_MAX) * width * n_channels
-    return PER_VALUE * picture.noisy.size + max(fitted, band + AT_ONCE)
+    band = PER_BAND_VALUE * min(picture.page_height, ROWS_MAX) * width * n_channels + AT_ONCE
+    if not picture.seen.is_nearly_whole(bool(config.keep_known)):
+        n_fitted = min(height * width, N_FITTED)
+        return PER_VALUE_FILLED * picture.noisy.size + max(_bytes_of_mixture(n_fitted, n_values), band)
+    is_repeated = REFINEMENTS[config.effort].is_repeated
+    side = patch_size_for(picture.noise, picture.grey_range)
+    n_fitted = height * width // math.ceil((height * width / N_FITTED) ** 0.5) ** 2
+    return max(
+        PER_VALUE_FITTED * picture.noisy.size + _bytes_of_mixture(n_fitted, side**2 * n_channels),
+        (PER_VALUE_REPEATED if is_repeated else PER_VALUE_LOCAL) * picture.noisy.size + band,
+    )
+
+
+def _bytes_of_mixture(n_fitted: int, n_values: int) -> int:
+    """While it is fitted to patches of so many values."""
+    return 4 * n_values * n_fitted * COPIES + 3 * 8 * N_GROUPS * n_values**2
 
 
 def bytes_taken() -> int:
@@ -75,8 +93,8 @@ def check_memory(config: Config, dataset: Dataset) -> None:
     needed = bytes_needed(config, dataset)
     if needed <= PLENTY * free:
         return
-    fixed = needed - PER_VALUE * picture.noisy.size
-    per_pixel = PER_VALUE * picture.noisy.shape[2]
+    fixed = needed - PER_VALUE_LOCAL * picture.noisy.size
+    per_pixel = PER_VALUE_LOCAL * picture.noisy.shape[2]
     fitting = max(0, (PLENTY * free - fixed) / per_pixel)
     pages = " (pages= chooses some)" if picture.n_pages > 1 else ""
     raise UserError(
