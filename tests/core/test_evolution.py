@@ -31,6 +31,23 @@ def test_parents_are_drawn_in_proportion_per_data_point(batch, selection):
     assert ((shares - expected).abs() <= tolerance).all()
 
 
+@pytest.mark.parametrize("level", [-100, 40])  # a density may exceed one, and the fitness zero
+@pytest.mark.parametrize("batch", [1, 2, 32])
+def test_the_published_program_normalises_over_the_minibatch(batch, level):
+    """Place by place: a draw below the first share, and one above them all, fall on the last place."""
+    rng = torch.Generator().manual_seed(batch)
+    fitness = level + 3 * torch.randn(batch, 7, generator=rng, dtype=torch.float64)
+    values = [value for row in fitness.tolist() for value in row]
+    offset = 2 * min(*values, 0)
+    total = sum(value - offset for value in values)
+    for row, shares in zip(fitness.tolist(), parent_shares(fitness, "authors").tolist(), strict=True):
+        expected = [(value - offset) / total for value in row[1:]]
+        expected.append(1 - sum(expected))
+        for share, p in zip(shares, expected, strict=True):
+            assert abs(share - p) <= 4 * (p * (1 - p) / 20000) ** 0.5
+        assert shares[-1] == pytest.approx(1 - 1 / batch, abs=0.2 if batch < 32 else 0.01)
+
+
 def test_the_fittest_become_parents():
     fitness = torch.tensor([[1.0, 5.0, 3.0, 4.0], [9.0, 1.0, 2.0, 8.0]])
     place = SELECTIONS["best"](fitness, 2, streams(2))

@@ -57,7 +57,7 @@ def test_an_experiment_sets_values_and_the_command_line_wins():
         (["model.hidden=[8,0]"], "model.hidden=[8, 0]: must be at least 1"),
         (["model.pi=1.5"], "model.pi=1.5: must be below 1"),
         (["model.activation=sine"], "model.activation=sine: must be one of relu, "),
-        (["ea.selection=random"], "ea.selection=random: must be one of fitness, posterior, best, uniform"),
+        (["ea.selection=random"], "ea.selection=random: must be one of fitness, posterior, best, uniform, authors"),
         (["model.solver=exact"], "model.solver=exact: needs a linear decoder"),
         (
             ["model=linear", "model.solver=exact", "model.likelihood=known_variance", "model.variances=[1]"],

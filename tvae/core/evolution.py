@@ -1,7 +1,8 @@
 """The evolutionary operators: parent selection, one-point crossover, mutation.
 
 Each is a pure function of states or fitness and of the data points' random streams, and treats every data point by
-itself. "Fitness" is the log-joint; Eq. (9) of the paper is the same up to terms that do not depend on the state.
+itself, but for the selection `authors`. "Fitness" is the log-joint; Eq. (9) of the paper is the same up to terms that
+do not depend on the state.
 """
 
 from __future__ import annotations
@@ -45,12 +46,26 @@ def select_uniformly(fitness: Tensor, n_parents: int, rng: Stream) -> Tensor:
     return rng.integers(fitness.shape[1], n_parents)
 
 
+def select_as_authors(fitness: Tensor, n_parents: int, rng: Stream) -> Tensor:
+    """As the published program does (deviation 1 in the README): shares sum to one over the minibatch, not over a row.
+
+    With f = fitness - 2 min(least fitness of the minibatch, 0) and F its sum over the minibatch, of C states the k-th
+    becomes a parent with probability f_{k+1} / F, and the last one with all the rest: of B data points, for about
+    1 - 1/B of the parents. The last one is the fittest of a set, see `EaConfig.keeps_order`, and any of the children.
+    """
+    share = fitness - 2 * fitness.amin().clamp(max=0)
+    cumulative = (share / share.sum()).cumsum(1)
+    n_below = torch.searchsorted(cumulative, rng.uniform(n_parents, dtype=share.dtype), right=True)
+    return (n_below - 1) % fitness.shape[1]
+
+
 Selection = Callable[[Tensor, int, Stream], Tensor]  # (B, C) fitness, P -> (B, P) places of the parents
 SELECTIONS: dict[str, Selection] = {
     "fitness": select_by_fitness,
     "posterior": select_by_posterior,
     "best": select_best,
     "uniform": select_uniformly,
+    "authors": select_as_authors,
 }
 
 
@@ -109,7 +124,9 @@ def cross(parents: Tensor, n_children: int, rng: Stream) -> Tensor:
 
 @dataclass
 class EaConfig:
-    selection: str = option("fitness", "which states become parents", choices=tuple(SELECTIONS))
+    selection: str = option(
+        "fitness", "which states become parents; authors: as the published program", choices=tuple(SELECTIONS)
+    )
     n_parents: int = option(5, "parents in a generation", ge=1)
     n_children: int = option(4, "children of each parent", ge=1)
     n_generations: int = option(1, "generations in a visit", ge=1)
@@ -123,6 +140,11 @@ class EaConfig:
     def is_by_flips(self) -> bool:
         """Whether every child is a parent with a given number of latents flipped."""
         return self.mutation == "uniform" and not self.crossover
+
+    @property
+    def keeps_order(self) -> bool:
+        """Whether the states of a set stay in ascending order of the fitness they had when they were last visited."""
+        return self.selection == "authors"
 
 
 def breed(parents: Tensor, ea: EaConfig, mean_activity: Tensor, rng: Stream) -> Tensor:

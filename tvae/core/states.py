@@ -82,10 +82,14 @@ def is_repeated(code: Tensor) -> Tensor:
     return torch.zeros_like(repeated).scatter(1, place, repeated)
 
 
-def keep_best(log_joint: Tensor, code: Tensor, n_states: int) -> Tensor:
-    """(B, C) fitness and codes -> (B, S) places of the S fittest distinct states: Eq. (8) for all pairs at once."""
+def keep_best(log_joint: Tensor, code: Tensor, n_states: int, in_order: bool = False) -> Tensor:
+    """(B, C) fitness and codes -> (B, S) places of the S fittest distinct states: Eq. (8) for all pairs at once.
+
+    `in_order`: the fittest last.
+    """
     fitness = log_joint.masked_fill(is_repeated(code), -torch.inf)
-    return fitness.topk(n_states, dim=1, sorted=False).indices
+    kept = fitness.topk(n_states, dim=1, sorted=in_order).indices
+    return kept.flip(1) if in_order else kept
 
 
 def put_rows(states: Tensor, index: Tensor, packed: Tensor) -> None:

@@ -50,7 +50,7 @@ def e_step(
         pools.append(next_generation(model, ea, x, pools[-1], rng, observed))
     every = torch.cat([packed, pack(torch.cat([pool.z for pool in pools[1:]], 1))], 1)
     log_joint = torch.cat([pool.log_joint for pool in pools], 1)
-    kept = keep_best(log_joint, codes(every, model.n_latents), n_states)
+    kept = keep_best(log_joint, codes(every, model.n_latents), n_states, ea.keeps_order)
     return EStep(
         _take(every, kept),
         torch.cat([pool.error for pool in pools], 1).gather(1, kept),

@@ -25,7 +25,7 @@ ACTIVATIONS = {
     "tanh": 6,
     "sigmoid": 7,
 }
-SELECTIONS = {"fitness": 0, "posterior": 1, "best": 2, "uniform": 3}
+SELECTIONS = {"fitness": 0, "posterior": 1, "best": 2, "uniform": 3, "authors": 4}
 
 
 class Network(ctypes.Structure):

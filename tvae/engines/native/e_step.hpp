@@ -4,14 +4,13 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
-#include <numeric>
 #include <vector>
 
 #include "decoding.hpp"
 #include "known_states.hpp"
 #include "layers.hpp"
 #include "population.hpp"
-#include "random.hpp"
+#include "search.hpp"
 #include "selection.hpp"
 #include "tasks.hpp"
 #include "threads.hpp"
@@ -21,64 +20,64 @@ namespace {
 
 constexpr int64_t STATES_AT_ONCE = 1 << 13;  // whose mu is kept, if that is at least one data point
 
-// The search for one data point at a time.
-template <class T> class Search {
-  const EStepTask *task;
-  Selector<T> selector;
-  Array<int32_t> pool, parents;  // places of the last generation and of its members that breed
-  Array<int64_t> flips;          // (P, C, n_flips)
+template <class T> using Done = std::function<void(int64_t, const Population<T> &)>;
+
+// Searches generation by generation, for a selection that looks at the whole minibatch.
+template <class T> class JointSearch {
+  std::vector<Search<T>> searches;  // of each data point
+  std::vector<Spread> spreads;      // (n_generations + 1, batch)
 
 public:
-  Population<T> population;
-
-  void prepare(const EStepTask &task, const std::vector<Layer<T>> &layers, KnownStates<T> &known) {
-    this->task = &task;
-    const int64_t n_bred = task.n_parents * task.n_children;
-    pool.reserve(std::max(task.n_states, n_bred));
-    parents.resize(task.n_parents), flips.resize(n_bred * task.n_flips);
-    population.prepare(task, layers, known);
-  }
-
-  // Returns how many random numbers were drawn. The old states are known from `place` on.
-  int64_t run(int64_t point, int64_t place) {
-    population.read(point, place);
-    pool.resize(task->n_states);
-    std::iota(pool.begin(), pool.end(), 0);
-    const uint64_t n_drawn_before = task->n_drawn_before;
-    Stream rng{task->index ? mix(task->index[point] * GOLDEN + task->seed) : 0, n_drawn_before};
-    for (int64_t g = 0; g < task->n_generations; ++g) breed(rng);
-    population.write(point);
-    return rng.n_drawn - n_drawn_before;
-  }
-
-private:
-  void breed(Stream &rng) {
-    selector.select(static_cast<Selection>(task->selection), population.fitness, pool, parents, rng);
-    const int64_t n_flips = task->n_flips, n_children = task->n_children;
-    const int64_t at_once = n_flips == 1 ? n_children : n_flips;  // see core/evolution.py, draw_flips
-    for (size_t i = 0; i < flips.size(); i += at_once) rng.distinct_integers(task->n_latents, at_once, &flips[i]);
-    pool.clear();
-    const int64_t *flip = flips.data();
-    for (const int32_t parent : parents)
-      for (int64_t c = 0; c < n_children; ++c, flip += n_flips) pool.push_back(population.mutate(parent, flip));
-    population.evaluate();
+  void add_to(Phases &phases, EStepTask &task, const std::vector<Layer<T>> &layers, KnownStates<T> &known,
+              Done<T> done) {
+    const int64_t batch = task.batch;
+    searches.resize(std::max<int64_t>(searches.size(), batch));
+    spreads.assign((task.n_generations + 1) * batch, {});
+    phases.add(batch, [this, &task, &layers, &known](int64_t point) {
+      searches[point].prepare(task, layers, known);
+      searches[point].begin(point, point * task.n_states);
+      spreads[point] = searches[point].spread();
+    });
+    for (int64_t g = 0; g < task.n_generations; ++g)
+      phases.add(batch, [this, batch, g, &layers](int64_t point) {
+        Spread all;  // added up in the order of the data points
+        for (int64_t n = 0; n < batch; ++n) all.add(spreads[g * batch + n]);
+        searches[point].population.decode_here(layers);
+        searches[point].breed(all);
+        spreads[(g + 1) * batch + point] = searches[point].spread();
+      });
+    phases.add(batch, [this, done, &task](int64_t point) {
+      const int64_t n_drawn = searches[point].end(point);
+      if (point == 0) task.n_drawn = n_drawn;
+      done(point, searches[point].population);
+    });
   }
 };
 
-// Memory that a thread keeps from call to call, see decoding_of_thread.
-template <class T> __attribute__((noinline)) Search<T> &search_of_thread() {
-  static thread_local Search<T> search;
-  return search;
+// Each data point by itself, from its first generation to its last.
+template <class T>
+void add_searches(Phases &phases, int64_t first, int64_t n_points, EStepTask &task,
+                  const std::vector<Layer<T>> &layers, KnownStates<T> &known, Done<T> done) {
+  phases.add(n_points, [=, &known, &task, &layers](int64_t point) {
+    Search<T> &search = search_of_thread<T>();
+    search.prepare(task, layers, known);
+    search.begin(first + point, point * task.n_states);
+    for (int64_t g = 0; g < task.n_generations; ++g) search.breed();
+    const int64_t n_drawn = search.end(first + point);
+    if (first + point == 0) task.n_drawn = n_drawn;
+    done(first + point, search.population);
+  });
 }
 
 // Add the phases of the E-step. `done` is called with each data point and its states.
 template <class T>
-void add_e_step(Phases &phases, EStepTask &task, const std::vector<Layer<T>> &layers,
-                std::function<void(int64_t, const Population<T> &)> done) {
+void add_e_step(Phases &phases, EStepTask &task, const std::vector<Layer<T>> &layers, Done<T> done) {
   static thread_local KnownStates<T> memory;
+  static thread_local JointSearch<T> joint_memory;
   KnownStates<T> &known = memory;
+  const bool is_joint = task.selection == AUTHORS;
   const int64_t n_states = task.n_states, n_bytes = (task.n_latents + 7) / 8;
-  const int64_t at_once = std::clamp<int64_t>(STATES_AT_ONCE / n_states, 1, task.batch);
+  const int64_t at_once = is_joint ? task.batch : std::clamp<int64_t>(STATES_AT_ONCE / n_states, 1, task.batch);
   known.prepare(task, at_once * n_states, output_stride(task.decoder, layers));
   add_packing(phases, layers);
   for (int64_t first = 0; first < task.batch; first += at_once) {
@@ -96,13 +95,10 @@ void add_e_step(Phases &phases, EStepTask &task, const std::vector<Layer<T>> &la
       decoding.prepare(task.decoder, layers);
       decoding.decode(count, [&](int64_t i) { return known.state(row + i); }, known.mu_row(row));
     });
-    phases.add(n_points, [=, &known, &task, &layers](int64_t point) {
-      Search<T> &search = search_of_thread<T>();
-      search.prepare(task, layers, known);
-      const int64_t n_drawn = search.run(first + point, point * n_states);
-      if (first + point == 0) task.n_drawn = n_drawn;
-      done(first + point, search.population);
-    });
+    if (is_joint)
+      joint_memory.add_to(phases, task, layers, known, done);
+    else
+      add_searches<T>(phases, first, n_points, task, layers, known, done);
   }
 }
 

@@ -11,6 +11,7 @@
 #include "known_states.hpp"
 #include "order.hpp"
 #include "point.hpp"
+#include "selection.hpp"
 #include "tasks.hpp"
 #include "vectors.hpp"
 
@@ -39,7 +40,7 @@ public:
   Array<T> fitness;  // (n,): the log-joint
 
   void prepare(const EStepTask &task, const std::vector<Layer<T>> &layers, KnownStates<T> &known) {
-    this->task = &task, this->known = &known, decoding = &decoding_of_thread<T>();
+    this->task = &task, this->known = &known;
     logit = known.prior.logit.data();
     n_bytes = (task.n_latents + 7) / 8, n_words = known.n_words, mu_stride = output_stride(task.decoder, layers);
     const int64_t n_new = task.n_generations * task.n_parents * task.n_children, n_max = task.n_states + n_new;
@@ -48,8 +49,14 @@ public:
     states.resize(n_max * n_words), code.resize(n_max), log_prior.resize(n_max), mu.resize(n_max);
     error.resize(n_max), fitness.resize(n_max), ranks.resize(n_max), slots.resize(n_slots);
     own_mu.resize(n_new * mu_stride), undecoded.reserve(n_new), kept.resize(task.n_states);
-    decoding->prepare(task.decoder, layers);
+    decode_here(layers);
     point.prepare(task, mu_stride);
+  }
+
+  // From now on with the memory of the calling thread.
+  void decode_here(const std::vector<Layer<T>> &layers) {
+    decoding = &decoding_of_thread<T>();
+    decoding->prepare(task->decoder, layers);
   }
 
   // Start again with the old states of a data point, at the places from 0 to S - 1; they are `known` from `place` on.
@@ -99,7 +106,7 @@ public:
     }
   }
 
-  // Keep the S fittest, of equally fit ones those found first.
+  // Keep the S fittest, of equally fit ones those found first; for AUTHORS the fittest last.
   void write(int64_t which) {
     const int64_t n_states = task->n_states;
     for (int64_t i = 0; i < n; ++i) ranks[i] = rank(fitness[i]);
@@ -107,12 +114,14 @@ public:
     int64_t n_tied = n_states;
     for (int64_t i = 0; i < n; ++i) n_tied -= ranks[i] > least;
     int64_t to = which * n_states, n_new = 0, n_kept = 0;
-    for (int64_t i = 0; i < n; ++i) {
-      if (ranks[i] < least || (ranks[i] == least && n_tied-- <= 0)) continue;
+    for (int64_t i = 0; i < n; ++i)
+      if (ranks[i] > least || (ranks[i] == least && n_tied-- > 0)) kept[n_kept++] = i;
+    if (task->selection == AUTHORS)
+      std::stable_sort(kept.begin(), kept.end(), [&](int32_t a, int32_t b) { return ranks[a] < ranks[b]; });
+    for (const int32_t i : kept) {
       std::memcpy(task->new_packed + to * n_bytes, state(i), n_bytes);
       static_cast<T *>(task->error)[to] = error[i];
       static_cast<T *>(task->log_joint)[to++] = fitness[i];
-      kept[n_kept++] = i;
       n_new += i >= n_states;
     }
     task->n_accepted[which] = n_new;
