@@ -8,9 +8,7 @@ The page, outputs/report.html, holds its images and its style itself and needs n
 from __future__ import annotations
 
 import argparse
-import base64
 import html
-import io
 import sys
 import time
 from collections import Counter
@@ -18,10 +16,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from PIL import Image
-
 from scripts import tables
+from scripts.html_pictures import picture
+from scripts.paper_figures import SHOWN, paper_figures
 from scripts.table_rows import collect
 from tvae.core.errors import UserError
 from tvae.data.atomic import write_atomically
@@ -29,7 +26,12 @@ from tvae.run.files import METRICS
 from tvae.run.progress import as_time
 from tvae.run.run_directory import read_metrics
 
-TABLES = {"table1": "Table 1", "table2": "Table 2", "table-n2v": "Beside noise2void", "inpainting": "Inpainting"}
+TABLES = {
+    "table1": "Table 1",
+    "table2": "Table 2",
+    "table-n2v": "Table 4: beside noise2void",
+    "inpainting": "Table 5: inpainting",
+}
 FIGURES = {  # experiments with figures and tables of their own
     "bars": "Bars (Appendix B)",
     "natural/quick": "Natural image patches",
@@ -39,7 +41,6 @@ FIGURES = {  # experiments with figures and tables of their own
     "scaling": "Many processes",
 }
 NO_RESULTS = ("chaos",)
-WIDTH_MAX = 1200  # pixels of an image in the page
 
 STYLE = """
 :root { color-scheme: light dark; }
@@ -50,6 +51,7 @@ h3 { overflow-wrap: anywhere; }
 table { border-collapse: collapse; font-size: 0.85rem; font-variant-numeric: tabular-nums; }
 th, td { padding: 0.3rem 0.6rem; text-align: left; border-bottom: 1px solid #8883; white-space: nowrap; }
 tr.measured { background: #2a72 ; }
+tr.recorded { background: #27a2 ; }
 tr.cited { opacity: 0.8; font-style: italic; }
 .grid { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fit, minmax(min(15rem, 100%), 1fr)); }
 .figures { grid-template-columns: repeat(auto-fit, minmax(min(30rem, 100%), 1fr)); }
@@ -61,27 +63,10 @@ li { font-size: 0.9rem; overflow-wrap: anywhere; }
 """
 
 
-def picture(path: Path, caption: str) -> str:
-    """An image inside the page, made smaller if it is wide."""
-    try:
-        with Image.open(path) as image:
-            shown = image.convert("RGB") if image.mode not in ("L", "RGB") else image.copy()
-            if image.mode.startswith("I"):  # 16 bit
-                shown = Image.fromarray((np.asarray(image, dtype=np.float64) / 257).astype(np.uint8))
-    except OSError:
-        return f"<p>{html.escape(f'{path}: cannot be read')}</p>"
-    shown.thumbnail((WIDTH_MAX, 10 * WIDTH_MAX))
-    buffer = io.BytesIO()
-    shown.save(buffer, format="PNG", optimize=True)
-    data = base64.b64encode(buffer.getvalue()).decode()
-    text = html.escape(caption)
-    return f'<figure><img alt="{text}" src="data:image/png;base64,{data}"><figcaption>{text}</figcaption></figure>'
-
-
 def table(name: str, outputs: Path) -> str:
-    """A table of the paper, measured rows told from cited ones by colour, style and word; nothing if none is ours."""
+    """A table of the paper, the origin of rows told by colour, style and word; nothing if none is ours."""
     content, rows = collect(name, outputs)
-    if not any(row.origin == "measured" for row in rows):
+    if all(row.origin == "cited" for row in rows):
         return ""
     head = "".join(f"<th>{html.escape(word)}</th>" for word in tables.header(content["columns"]))
     body = ""
@@ -152,7 +137,8 @@ def made_with(outputs: Path) -> list[str]:
 
 def build(outputs: Path) -> str:
     """The whole page."""
-    sections = []
+    figures = "".join(paper_figures(outputs))
+    sections = [("The paper's figures", figures)] if figures else []
     for name, title in TABLES.items():
         content = table(name, outputs)
         if content:
@@ -163,7 +149,7 @@ def build(outputs: Path) -> str:
         shown = picture(curve, "PSNR against seconds") if curve.is_file() else ""
         sections.append(("Development set", shown + written_tables(outputs / "tables" / "pictures.md")))
     for name, title in FIGURES.items():
-        found = sorted((outputs / name).glob("*.png"))
+        found = [path for path in sorted((outputs / name).glob("*.png")) if path.name not in SHOWN]
         shown = "".join(picture(path, path.stem.replace("_", " ")) for path in found)
         fields = sorted((outputs / name).glob("*_0/figures/decoder.png"))  # of the runs with seed 0
         shown += "".join(picture(path, f"fields, {path.parts[-3]}") for path in fields)
@@ -191,7 +177,8 @@ def build(outputs: Path) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<style>{STYLE}</style></head>\n<body><h1>tvae: results</h1>\n"
         f"<p>Made {time.strftime('%Y-%m-%d %H:%M %Z')} from runs on:</p>\n<ul>{machines}</ul>\n"
-        "<p>Green rows were measured by this program or on the same arrays; rows in italics are cited.</p>\n"
+        "<p>Green rows were measured here, by this program or on the same arrays; blue rows earlier, by this program "
+        "with the paper's parameters, at the revision named; rows in italics are cited.</p>\n"
         f"{body}</body></html>\n"
     )
 

@@ -5,80 +5,28 @@
 Of the finished runs on `bars` and on `bars_correlated` found below the first folder, the one with the highest ELBO is
 taken, as in the paper. Written are, for each of the two: the decoder's output for the one-hot states over epochs, the
 ELBO of all runs beside the log-likelihood of the generating parameters, data beside samples from the trained model, for
-the correlated bars the log-likelihood of all pairs of bars, inferred against true; and `bars.json` with the figures.
+the correlated bars the generating parameters and the log-likelihood of pairs of bars, inferred against true; and
+`bars.json` with the figures.
 """
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import sys
-from dataclasses import dataclass
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-from matplotlib.figure import Figure
-from PIL import Image
-from scipy.optimize import linear_sum_assignment
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from torch import Tensor
-
-from tvae.core.errors import UserError
-from tvae.core.model import Model, log_likelihood
-from tvae.core.states import all_states
-from tvae.core.streams import generator
+from scripts.bars_figures import (
+    draw_elbos,
+    draw_fields_over_epochs,
+    draw_pairs,
+    draw_ratios,
+    draw_samples,
+    draw_truth,
+)
+from scripts.bars_runs import Run, load_runs, pair_likelihoods
 from tvae.data.atomic import write_atomically
-from tvae.data.dataset import DataConfig, Dataset
-from tvae.data.sets.bars import BarsConfig, bar_images, inhibited_pairs
-from tvae.options.checks import read_config
-from tvae.run.figures import as_grid, save_figure
-from tvae.run.files import CONFIG, HISTORY, METRICS, TENSORBOARD_DIR
-from tvae.run.initialise import load_model
-from tvae.run.run_directory import read_metrics
-
-
-@dataclass
-class Run:
-    directory: Path
-    config: BarsConfig
-    metrics: dict[str, Any]
-    model: Model
-    similarity: Tensor  # (n_bars,): cosine of each one-hot output with the bar it stands for
-
-
-def load_runs(directory: Path) -> list[Run]:
-    runs = []
-    for path in sorted(directory.glob(f"*/{METRICS}")):
-        metrics = read_metrics(path.parent)
-        try:
-            config = read_config(path.parent / CONFIG).dataset
-        except UserError as error:
-            print(f"left out: {error}", file=sys.stderr)
-            continue
-        if isinstance(config, BarsConfig) and metrics and metrics["status"] == "finished":
-            model = load_model(path.parent)[0].double()
-            runs.append(Run(path.parent, config, metrics, model, match_bars(model, config.size)))
-    return runs
-
-
-def dataset_of(config: BarsConfig) -> Dataset:
-    return config.make(DataConfig(dataset=config), None)
-
-
-@torch.no_grad()
-def match_bars(model: Model, size: int) -> Tensor:
-    """Each true bar's cosine with the one-hot output matched to it, a different one for each bar."""
-    z = torch.eye(model.n_latents, dtype=torch.float64)
-    fields = model.decoder(z) - model.decoder(torch.zeros_like(z[:1]))
-    cosine = torch.nn.functional.cosine_similarity(bar_images(size)[:, None], fields, dim=-1)
-    bars, latents = linear_sum_assignment(-cosine.numpy())
-    found = torch.zeros(2 * size, dtype=torch.float64)
-    found[bars] = cosine[bars, latents]
-    return found
+from tvae.run.figures import save_figure
 
 
 def judge(runs: list[Run]) -> tuple[Run, dict[str, Any]]:
@@ -98,84 +46,10 @@ def judge(runs: list[Run]) -> tuple[Run, dict[str, Any]]:
         "seconds": found["seconds"],
     }
     if best.config.correlated:
-        allowed, forbidden, _, _ = pair_likelihoods(best)
+        pairs = pair_likelihoods(best)
+        forbidden, allowed = pairs.inferred[: pairs.n_forbidden], pairs.inferred[pairs.n_forbidden :]
         figures["gap_allowed_forbidden"] = (allowed.min() - forbidden.max()).item()
     return best, figures
-
-
-@torch.no_grad()
-def pair_likelihoods(run: Run) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """log p(x) of the noiseless pictures of two bars: allowed and forbidden pairs, inferred and then true."""
-    bars, size = bar_images(run.config.size), run.config.size
-    forbidden = {tuple(sorted(pair)) for pair in inhibited_pairs(size)}
-    pairs = sorted(combinations(range(2 * size), 2), key=lambda pair: pair in forbidden)
-    x = torch.stack([bars[a] + bars[b] for a, b in pairs])
-    truth = dataset_of(run.config).truth
-    assert truth is not None
-    inferred, true = (log_likelihood(m, x, all_states(m.n_latents).double()) for m in (run.model, truth))
-    n_allowed = len(pairs) - len(forbidden)
-    return inferred[:n_allowed], inferred[n_allowed:], true[:n_allowed], true[n_allowed:]
-
-
-def draw_fields_over_epochs(run: Run, n_rows: int = 10) -> Figure:
-    events = EventAccumulator(str(run.directory / TENSORBOARD_DIR), {"images": 0}).Reload().Images("decoder")
-    chosen = sorted({round(i) for i in np.geomspace(1, len(events), n_rows)})
-    shown = [events[i - 1] for i in chosen]
-    rows = [(f"epoch {event.step}", np.asarray(Image.open(io.BytesIO(event.encoded_image_string)))) for event in shown]
-    rows.append(("true", as_grid(bar_images(run.config.size), (run.config.size, run.config.size))))
-    figure = Figure(figsize=(2 * len(rows), 2.4), layout="constrained")
-    for axes, (title, picture) in zip(figure.subplots(1, len(rows)), rows, strict=True):
-        axes.imshow(picture)
-        axes.set_title(title)
-        axes.set_axis_off()
-    figure.suptitle("what each latent adds to the decoder's output")
-    return figure
-
-
-def draw_elbos(runs: list[Run], best: Run) -> Figure:
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    axes = figure.add_subplot()
-    for run in runs:
-        with open(run.directory / HISTORY) as file:
-            rows = list(csv.DictReader(file))
-        style = {"color": "C0", "linewidth": 2, "label": "best run", "zorder": 3} if run is best else {"color": "0.7"}
-        axes.plot([int(row["epoch"]) for row in rows], [float(row["elbo"]) for row in rows], **style)
-    true = best.metrics["log_likelihood_true"]
-    axes.axhline(true, color="k", linestyle=":", label="log-likelihood of the generating parameters")
-    axes.set_ylim(true - 45, true + 5)
-    axes.set_xlabel("epoch")
-    axes.set_ylabel("ELBO in nats per data point")
-    axes.legend(loc="lower right")
-    return figure
-
-
-@torch.no_grad()
-def draw_samples(run: Run) -> Figure:
-    shape = (run.config.size, run.config.size)
-    data = dataset_of(run.config).source.known_values()[:25]
-    samples = run.model.sample(25, generator(0, "samples"))
-    figure = Figure(figsize=(8, 4.2), layout="constrained")
-    for axes, (title, x) in zip(
-        figure.subplots(1, 2), (("data", data), ("samples from the model", samples)), strict=True
-    ):
-        axes.imshow(as_grid(x, shape))
-        axes.set_title(title)
-        axes.set_axis_off()
-    return figure
-
-
-def draw_pairs(run: Run) -> Figure:
-    allowed, forbidden, true_allowed, true_forbidden = pair_likelihoods(run)
-    figure = Figure(figsize=(5, 4.5), layout="constrained")
-    axes = figure.add_subplot()
-    axes.plot(true_allowed, allowed, "o", label="allowed pairs")
-    axes.plot(true_forbidden, forbidden, "s", label="forbidden pairs")
-    low, high = axes.get_xlim()
-    axes.plot([low, high], [low, high], "k:", zorder=0)
-    axes.set_xlabel("true log-likelihood in nats")
-    axes.set_ylabel("inferred log-likelihood in nats")
-    axes.legend()
-    return figure
 
 
 def as_markdown(summary: dict[str, dict[str, Any]]) -> str:
@@ -216,6 +90,8 @@ def main(source: str = "outputs/bars/runs", target: str = "outputs/bars") -> Non
         save_figure(out / f"{name}_samples.png", draw_samples(best))
         if correlated:
             save_figure(out / f"{name}_pairs.png", draw_pairs(best))
+            save_figure(out / f"{name}_ratios.png", draw_ratios(best))
+            save_figure(out / f"{name}_truth.png", draw_truth(best.config))
         print(
             f"{name}: {figures['runs_with_all_bars']} of {figures['runs']} runs found all bars; best: {figures['best']}"
         )

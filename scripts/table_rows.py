@@ -1,4 +1,4 @@
-"""The rows of the paper's tables: from our finished runs, from scripts/peers.py, and as published."""
+"""The rows of the paper's tables: from our finished runs, here or recorded, from scripts/peers.py, and as published."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from scripts.recorded import recorded_runs
 from tvae.core.errors import UserError
 from tvae.options.checks import read_config
 from tvae.run.files import CONFIG, METRICS
@@ -31,7 +32,7 @@ TVAE = "TVAE (paper)"
 @dataclass
 class Row:
     name: str
-    origin: str  # measured or cited
+    origin: str  # measured, recorded or cited
     needs: str  # what it is given beside the image
     cells: list[list[float]]  # PSNR of every run, for each column
     minutes: list[list[float]] = field(default_factory=list)
@@ -94,7 +95,7 @@ def read_run(directory: Path) -> Run | None:
 
 
 def runs_of(name: str, budget: str, outputs: Path) -> list[Run]:
-    """The runs of a row. For sigma 15 and 25 the paper's Table 2 repeats its Table 1."""
+    """The runs of a row."""
     table = "table2" if name == "table-n2v" else name
 
     def below(folder: str) -> list[Run]:
@@ -102,7 +103,14 @@ def runs_of(name: str, budget: str, outputs: Path) -> list[Run]:
         return [run for run in found if run is not None]
 
     first = below("table1") if (table, budget) == ("table2", "paper") else []
-    return below(table) + [run for run in first if run.column != "noise=50"]
+    return below(table) + [run for run in first if table_of(run.column, name) == "table1"]
+
+
+def table_of(column: str, name: str) -> str:
+    """Whose runs fill this column of a table: for sigma 15 and 25 the paper's Table 2 repeats its Table 1."""
+    if name in ("table2", "table-n2v"):
+        return "table2" if column == "noise=50" else "table1"
+    return name
 
 
 def own_row(name: str, budget: str, columns: list[str], outputs: Path) -> Row | None:
@@ -120,6 +128,21 @@ def own_row(name: str, budget: str, columns: list[str], outputs: Path) -> Row | 
     between = f"{min(epochs)} to {max(epochs)}" if len(epochs) > 1 else f"{max(epochs)}"
     row.note = f"{between} epochs, {' or '.join(threads)} a run"
     return row
+
+
+def recorded_rows(name: str, columns: list[str]) -> list[Row]:
+    """Runs with the paper's parameters in docs/paper, a row for each selection of parents."""
+    rows: dict[str, Row] = {}
+    for run in recorded_runs():
+        if run.column not in columns or run.table != table_of(run.column, name):
+            continue
+        title = NAMES["paper"] + (f", ea.selection={run.selection}" if run.selection else "")
+        empty: tuple[list[list[float]], list[list[float]]] = ([[] for _ in columns], [[] for _ in columns])
+        row = rows.setdefault(title, Row(title, "recorded", "nothing", *empty, reproduces=TVAE))
+        row.cells[columns.index(run.column)].append(run.metrics["psnr"])
+        row.minutes[columns.index(run.column)].append(run.metrics["seconds"] / 60)
+        row.note = "; ".join(filter(None, (row.note, f"{run.column}: {run.facts}")))
+    return list(rows.values())
 
 
 def peer_rows(folder: Path, columns: list[str]) -> list[Row]:
@@ -154,4 +177,5 @@ def collect(name: str, outputs: Path) -> tuple[dict[str, Any], list[Row]]:
     columns = table["columns"]
     own = [own_row(name, budget, columns, outputs) for budget in BUDGETS]
     peers = peer_rows(outputs / "peers", columns) if name != "table-n2v" else []
-    return table, [row for row in own if row is not None] + peers + cited_rows(table)
+    measured = [row for row in own if row is not None]
+    return table, measured + recorded_rows(name, columns) + peers + cited_rows(table)

@@ -4,9 +4,9 @@
 
 A cell of ours is the mean over the finished runs below outputs/TABLE/quick (minutes a cell) or outputs/TABLE/paper (the
 paper's parameters), plus or minus the standard deviation over seeds (their number in brackets). Rows are marked
-`measured` (by runs of this program, or by scripts/peers.py on the same noisy arrays) or `cited` (published.yaml); the
-two never share a row. Runs that cannot be read are left out and named. Written to outputs/tables/TABLE.md, .csv and
-.tex.
+`measured` (by runs of this program, or by scripts/peers.py on the same noisy arrays), `recorded` (by such runs, kept in
+docs/paper) or `cited` (published.yaml); they never share a row. Runs that cannot be read are left out and named.
+Written to outputs/tables/TABLE.md, .csv and .tex.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from scripts.table_rows import Row, collect, published
 from tvae.data.atomic import write_atomically
 
 LEGEND = (
-    "Mean ± standard deviation (number of runs). Measured: here, all systems on the same corrupted arrays; cited: as "
-    "published. Minutes of training, or of the whole restoration by other systems."
+    "Mean ± standard deviation (number of runs). Measured: here, all systems on the same corrupted arrays; recorded: "
+    "earlier, by the revision named; cited: as published. Minutes of training, or of the whole restoration by other "
+    "systems."
 )
 
 
@@ -73,7 +74,7 @@ def as_csv(table: dict[str, Any], rows: list[Row]) -> str:
             if values:
                 deviation = f"{statistics.stdev(values):.4f}" if len(values) > 1 else ""
                 minutes = f"{statistics.mean(row.minutes[i]):.2f}" if row.minutes else ""
-                n_runs = len(values) if row.origin == "measured" else ""
+                n_runs = "" if row.origin == "cited" else len(values)
                 figures = [f"{statistics.mean(values):.4f}", deviation, n_runs, difference(row, rows, i), minutes]
                 writer.writerow([row.name, row.origin, column, *figures, row.needs, row.note])
     return out.getvalue()

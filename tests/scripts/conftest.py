@@ -1,4 +1,4 @@
-"""What tests of the development set share."""
+"""What tests of scripts share."""
 
 import sys
 import types
@@ -6,7 +6,15 @@ import types
 import numpy as np
 import pytest
 
+from scripts import recorded
 from tvae.data.image_file import write_image
+
+
+@pytest.fixture(autouse=True)
+def recorded_folder(tmp_path, monkeypatch):
+    """In place of docs/paper: a folder that is not there until a test makes it."""
+    monkeypatch.setattr(recorded, "RECORDED", tmp_path / "recorded")
+    return tmp_path / "recorded"
 
 
 @pytest.fixture

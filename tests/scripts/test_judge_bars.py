@@ -6,24 +6,25 @@ import pytest
 import torch
 
 from scripts import judge_bars
+from scripts.bars_runs import dataset_of, match_bars
 from tvae.core.streams import generator
 from tvae.data.sets.bars import BarsConfig, bar_images, generating_model
 
-FIGURES = ("fields", "elbo", "samples", "pairs")
+FIGURES = ("fields", "elbo", "samples", "pairs", "ratios", "truth")
 
 
 def test_bars_are_found_in_the_generating_model():
     model = generating_model(BarsConfig(size=3))
-    torch.testing.assert_close(judge_bars.match_bars(model, 3), torch.ones(6, dtype=torch.float64))
+    torch.testing.assert_close(match_bars(model, 3), torch.ones(6, dtype=torch.float64))
     with torch.no_grad():
         model.decoder.weights[0][2] = bar_images(3)[1]  # the same bar twice, and one of them nowhere
-    found = judge_bars.match_bars(model, 3)
+    found = match_bars(model, 3)
     assert (found > 0.99).sum() == 5
 
 
 def test_the_data_shown_are_those_trained_on():
     config = BarsConfig(n_points=30)
-    data = judge_bars.dataset_of(config).source.known_values()
+    data = dataset_of(config).source.known_values()
     assert torch.equal(data, generating_model(config).sample(30, generator(0, "bars")))
 
 
@@ -35,7 +36,7 @@ def test_figures_and_tables(command, tmp_path):
             where = f"hydra.run.dir=runs/{name}_{seed}"
             assert command("train", f"dataset={name}", *options, f"seed={seed}", where)[0] == 0
     judge_bars.main("runs", "out")
-    expected = {f"bars_{name}.png" for name in FIGURES[:-1]} | {f"bars_correlated_{name}.png" for name in FIGURES}
+    expected = {f"bars_{name}.png" for name in FIGURES[:3]} | {f"bars_correlated_{name}.png" for name in FIGURES}
     assert {path.name for path in (tmp_path / "out").iterdir()} == expected | {"bars.json", "bars.md"}
     found = json.loads((tmp_path / "out" / "bars.json").read_text())
     assert [found[name]["runs"] for name in ("bars", "bars_correlated")] == [2, 2]

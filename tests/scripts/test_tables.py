@@ -54,6 +54,24 @@ def test_a_difference_is_to_the_same_system_as_published(outputs):
     }
 
 
+def test_recorded_runs_have_rows_of_their_own(outputs, recorded_folder):
+    for name, psnr in (("table1_noise_15_seed_0", 34.1), ("table2_noise_50_seed_0", 29.7), ("notes", 1.0)):
+        make_run(recorded_folder / name, psnr, epochs=500, seconds=7200)
+    make_run(recorded_folder / "table2_noise_50_seed_0_authors", 29.9, epochs=500, seconds=3600)
+    make_run(recorded_folder / "inpainting_house_0.5_seed_0", 38.4, epochs=500, seconds=3600)
+    title = "tvae, the paper's parameters"
+    for table, expected in {
+        "table1": {title: [[34.1], [], []]},
+        "table2": {title: [[34.1], [], [29.7]], f"{title}, ea.selection=authors": [[], [], [29.9]]},
+        "inpainting": {title: [[38.4], [], []]},
+    }.items():
+        rows = [row for row in collect(table, outputs)[1] if row.origin == "recorded"]
+        assert {row.name: row.cells for row in rows} == expected
+    (row,) = (row for row in collect("table1", outputs)[1] if row.origin == "recorded")
+    assert row.note == "noise=15: 500 epochs, 2.0 hours on one thread, revision 0.1.0 (1234567)"
+    assert "34.1000,,1,-0.17,120.00" in tables.as_csv(*collect("table1", outputs))
+
+
 @pytest.mark.parametrize("name", ["metrics.json", "config.yaml"])
 def test_a_damaged_run_is_left_out_and_named(outputs, name, capsys):
     damaged = outputs / "table1" / "quick" / "noise=15.0,seed=1" / name

@@ -1,0 +1,46 @@
+"""Runs with the paper's parameters that docs/paper keeps, for tables and reports on machines that have not run them.
+
+A folder is called TABLE_COLUMN_VALUE_seed_NUMBER, and behind that by the parent selection where it is not the one the
+paper describes: `table2_noise_50_seed_0_authors`, `inpainting_house_0.5_seed_0`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tvae.run.run_directory import read_metrics
+
+RECORDED = Path(__file__).parents[1] / "docs" / "paper"
+NAME = re.compile(r"(table1|table2|inpainting)_(noise|house)_([\d.]+)_seed_\d+(?:_(\w+))?")
+
+
+@dataclass(frozen=True)
+class RecordedRun:
+    folder: Path
+    table: str
+    column: str  # as in published.yaml
+    selection: str | None  # of parents; None: in proportion to fitness
+    metrics: dict[str, Any]
+
+    @property
+    def revision(self) -> str:
+        return str(self.metrics["machine"]["tvae"])
+
+    @property
+    def facts(self) -> str:
+        hours = self.metrics["seconds"] / 3600
+        return f"{self.metrics['epochs']} epochs, {hours:.1f} hours on one thread, revision {self.revision}"
+
+
+def recorded_runs() -> list[RecordedRun]:
+    found = []
+    for folder in sorted(RECORDED.glob("*/")):
+        match, metrics = NAME.fullmatch(folder.name), read_metrics(folder)
+        if match and metrics:
+            table, kind, value, selection = match.groups()
+            column = f"noise={value}" if kind == "noise" else f"dataset={kind},missing={value}"
+            found.append(RecordedRun(folder, table, column, selection, metrics))
+    return found
