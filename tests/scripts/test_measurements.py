@@ -59,8 +59,25 @@ def test_growth_of_the_time(monkeypatch, tmp_path):
         assert found[name]["exponent"] == pytest.approx(0.5)
         assert found[name]["spread"] == [[0.5 * middle, 4 * middle] for middle in found[name]["seconds"]]
     assert found["D"]["values"] == [36, 64, 144, 256]
-    assert runtime.table(found).count("0.50 |") == 4
+    assert runtime.table(found).count("0.50 | linear |") == 3
+    assert "0.50 | less than linear |" in runtime.table(found)
     assert len(runtime.draw(found).axes) == 4
+
+
+def test_the_papers_setting_beside_what_it_cites(monkeypatch):
+    """Twice the states in twice the time; what is cited stands in a column of its own."""
+
+    def measure(setting, n_visited, *_, **__):
+        assert (setting["patch"], setting["latents"], setting["ea"], n_visited) == (12, 512, (5, 4, 1), 800)
+        return {"seconds_per_epoch": Spread.of([setting["states"] / 16])}
+
+    monkeypatch.setattr(runtime, "measure", measure)
+    lines = runtime.papers_table(runtime.at_papers_setting(800)).splitlines()
+    assert lines[2:] == [
+        "| 64 states | 4.00 (4.00..4.00) | *49 s* |",
+        "| 128 states | 8.00 (8.00..8.00) | *75 s* |",
+        "| twice the states | 2.00 times the time | *1.53 times* |",
+    ]
 
 
 TINY = {"patch": 4, "latents": 8, "hidden": [8], "states": 16, "ea": (3, 2, 2), "noise": 25, "lr": 0.01, "points": 200}
