@@ -36,6 +36,8 @@ class Config(DataConfig):
         None, "of the CPU; null: one for small models, else all cores", changes_result=False, ge=1
     )
     init_from: Optional[str] = option(None, "run directory whose parameters and states this run starts from")
+    n_starts: int = option(1, "initialisations tried, of which the one with the highest ELBO is trained", ge=1)
+    start_epochs: int = option(60, "n_starts above 1: epochs of each of them", ge=1)
     restore_every: int = option(10, "epochs between restorations of the image while training", ge=1)
     restore_rounds: int = option(2, "E-steps with fixed parameters before the last restoration", ge=0)
     picture_every: int = option(10, "epochs between pictures of the decoder", ge=1)

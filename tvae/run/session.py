@@ -44,6 +44,7 @@ from tvae.run.result import SHOWN, check_kind, check_output, deliver, is_complet
 from tvae.run.run_directory import check_ranks, claimed, read_metrics
 from tvae.run.setup import make_fit
 from tvae.run.signals import Interrupted, Stop, StoppedEarly, queue_again, stop_on_signal
+from tvae.run.starts import take_best_start
 
 log = logging.getLogger("tvae.train")
 
@@ -93,6 +94,7 @@ def train_in_memory(config: Config, picture: Picture) -> Restored:
     try:
         config, dataset = prepare(config, picture)
         session = Session(config, dataset)
+        session.try_starts()
         session.loop()
         session.finish()
     finally:
@@ -124,7 +126,7 @@ class Session:
         return WrittenRecord(self.path, *about)
 
     def resume(self, fingerprint: str) -> None:
-        """From the newest checkpoint in `path`, or from the run that `init_from` names."""
+        """From the newest checkpoint in `path`, the run that `init_from` names, or the best of `n_starts`."""
         assert self.path is not None
         saved = checkpoint.load_newest(self.path, self.ranks)
         if saved is not None:
@@ -135,6 +137,13 @@ class Session:
             log.info("%s: resumed after epoch %d", self.path, self.fit.epoch)
         elif self.config.init_from is not None:
             start_from_run(self.fit, Path(self.config.init_from), fingerprint)
+        else:
+            self.try_starts()
+
+    def try_starts(self) -> None:
+        if self.config.n_starts > 1:
+            units = self.fit.units
+            take_best_start(self.fit, self.config, lambda c: make_fit(c, self.dataset, None, self.ranks, units))
 
     def loop(self, stops_early: Callable[[Epoch], bool] = lambda epoch: False) -> None:
         """Train to the last epoch; raises `Interrupted` if it is stopped before."""

@@ -1,0 +1,32 @@
+"""Several initialisations, of which the best one is trained: short trainings tell local optima from each other."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+from tvae.core.fit import Fit
+from tvae.core.streams import derive
+from tvae.options.schema import Config
+
+log = logging.getLogger(__name__)
+
+
+def take_best_start(fit: Fit, config: Config, make: Callable[[Config], Fit]) -> None:
+    """Parameters and states of the one of `n_starts` whose ELBO is the highest after `start_epochs`.
+
+    `make`: from a configuration with a seed of its own to its `Fit`, on the same data.
+    """
+    best: tuple[float, Fit] | None = None
+    for number in range(config.n_starts):
+        trial = make(replace(config, seed=derive(config.seed, "start", number), epochs=config.start_epochs))
+        *_, last = trial.epochs()
+        log.info("start %d/%d  ELBO %.3f", number + 1, config.n_starts, last.elbo)
+        if best is None or last.elbo > best[0]:
+            best = (last.elbo, trial)
+    assert best is not None
+    found = best[1]
+    fit.model.load(found.model.parameters_by_name())
+    for mine, its in zip(fit.sets_by_name().values(), found.sets_by_name().values(), strict=True):
+        mine.sets.tensor.copy_(its.sets.tensor)
