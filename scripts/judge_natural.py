@@ -3,72 +3,24 @@
     python -m scripts.judge_natural [outputs/natural/quick]
 
 From the folders linear_SEED, deep_SEED and continued_SEED: the ELBO over epochs of a linear decoder, and of a deep and
-a linear one that both continue from its end, and what the deep one gains. From the folders h_NUMBER, runs that differ
-in the number of latents: seconds per epoch and ELBO against it, with the exponent of the growth in time. What has no
-finished run is left out. All figures are also in `natural.json`.
+a linear one that both continue from its end, and what the deep one gains. From the folders h_NUMBER_SEED, runs that
+differ in the number of latents: seconds per epoch and ELBO against it, with the exponent of the growth in time. What
+has no finished run is left out. All figures are also in `natural.json`.
 """
 
 from __future__ import annotations
 
-import csv
 import json
 import sys
-from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean, median, stdev
 from typing import Any
 
-import numpy as np
 from matplotlib.figure import Figure
 
+from scripts.natural_runs import COLUMNS, Run, as_words, known_columns, load_run, spread
+from scripts.natural_sweep import draw_sweep, judge_sweep, load_sweep, sweep_lines
 from tvae.data.atomic import write_atomically
-from tvae.options.checks import read_config
-from tvae.options.schema import Config
 from tvae.run.figures import save_figure
-from tvae.run.files import CONFIG, FINGERPRINT, HISTORY, METRICS
-from tvae.run.run_directory import read_metrics
-
-COLUMNS = {"elbo": "training patches", "elbo_test": "held-out patches"}
-
-
-def known_columns(runs: Iterable[Run]) -> dict[str, str]:
-    """Those that all runs have: there may be no held-out patches."""
-    return {name: title for name, title in COLUMNS.items() if all(run.history[-1][name] is not None for run in runs)}
-
-
-@dataclass
-class Run:
-    name: str
-    config: Config
-    metrics: dict[str, Any]
-    history: list[dict[str, Any]]  # a row for each epoch
-    data: str  # a hash of what it was trained on
-    begun: float  # when, in seconds
-    ended: float
-
-    def column(self, name: str) -> list[float]:
-        return [row[name] for row in self.history]
-
-
-def load_run(directory: Path) -> Run | None:
-    """A finished run, or None."""
-    metrics = read_metrics(directory)
-    if metrics is None or metrics.get("status") != "finished":
-        return None
-    with open(directory / HISTORY) as file:
-        history = [
-            {name: float(value) if value else None for name, value in row.items()} for row in csv.DictReader(file)
-        ]
-    return Run(
-        directory.name,
-        read_config(directory / CONFIG),
-        metrics,
-        history,
-        (directory / FINGERPRINT).read_text(),
-        (directory / FINGERPRINT).stat().st_mtime,
-        (directory / METRICS).stat().st_mtime,
-    )
 
 
 def load_triples(folder: Path) -> list[tuple[Run, Run, Run]]:
@@ -90,10 +42,6 @@ def load_triples(folder: Path) -> list[tuple[Run, Run, Run]]:
                 )
         triples.append((linear, deep, continued))
     return triples
-
-
-def spread(values: list[float]) -> dict[str, Any]:
-    return {"mean": mean(values), "std": stdev(values) if len(values) > 1 else None, "values": values}
 
 
 def judge(triples: list[tuple[Run, Run, Run]]) -> dict[str, Any]:
@@ -142,41 +90,6 @@ def draw_gain(triples: list[tuple[Run, Run, Run]], found: dict[str, Any]) -> Fig
     return figure
 
 
-def load_sweep(folder: Path) -> list[Run]:
-    runs = [run for path in folder.glob("h_*") if (run := load_run(path)) is not None]
-    return sorted(runs, key=lambda run: run.config.model.n_latents or 0)
-
-
-def judge_sweep(runs: list[Run]) -> dict[str, Any]:
-    """Time (median over epochs but the first) and ELBO against H, and the slope of log time over log H."""
-    n_latents = [float(run.config.model.n_latents or 0) for run in runs]
-    seconds = [median(run.column("seconds")[1:] or run.column("seconds")) for run in runs]
-    exponent = float(np.polyfit(np.log(n_latents), np.log(seconds), 1)[0]) if len(runs) > 1 else None
-    finals = {name: [run.history[-1][name] for run in runs] for name in known_columns(runs)}
-    return {"n_latents": n_latents, "seconds_per_epoch": seconds, "exponent": exponent, **finals}
-
-
-def draw_sweep(found: dict[str, Any]) -> Figure:
-    figure = Figure(figsize=(10, 4), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    n_latents, seconds = np.array(found["n_latents"]), found["seconds_per_epoch"]
-    left.loglog(n_latents, seconds, "o-", label="measured")
-    left.loglog(n_latents, seconds[0] * n_latents / n_latents[0], "k:", label="linear in H")
-    exponent = "" if found["exponent"] is None else f": grows as H to the power of {found['exponent']:.2f}"
-    left.set_title(f"seconds per epoch{exponent}")
-    left.legend()
-    for name, title in COLUMNS.items():
-        if name in found:
-            right.plot(n_latents, found[name], "o-", label=title)
-    right.set_title("ELBO after training, in nats per patch")
-    right.legend()
-    for axes in (left, right):
-        axes.set_xlabel("latents, H")
-        axes.set_xticks(n_latents, [f"{h:.0f}" for h in n_latents])
-        axes.minorticks_off()
-    return figure
-
-
 def main(folder: str = "outputs/natural/quick") -> None:
     out = Path(folder)
     triples, sweep = load_triples(out), load_sweep(out)
@@ -186,13 +99,16 @@ def main(folder: str = "outputs/natural/quick") -> None:
         save_figure(out / "natural_elbo.png", draw_gain(triples, found))
         for name in known_columns(run for triple in triples for run in triple):
             gain, linear, title = found[name]["gain"], found[name]["linear"], COLUMNS[name]
-            print(f"{title}: deep is above linear by {_words(gain)}; linear ends at {_words(linear)} nats per patch")
+            print(
+                f"{title}: deep is above linear by {as_words(gain)}; linear ends at {as_words(linear)} nats per patch"
+            )
         print(f"fields, pi and activity: {out}/deep_*/figures and {out}/continued_*/figures")
     if sweep:
         summary["sweep"] = found = judge_sweep(sweep)
         save_figure(out / "natural_h.png", draw_sweep(found))
-        for i, h in enumerate(found["n_latents"]):
-            print(f"H={h:.0f}: {found['seconds_per_epoch'][i]:.2f} s an epoch, ELBO {found['elbo'][i]:.2f}")
+        for row in found["rows"]:
+            told = ", ".join(f"{title} {as_words(row[name])}" for name, title in COLUMNS.items() if name in row)
+            print(f"H={row['n_latents']}: {as_words(row['seconds_per_epoch'])} s an epoch; ELBO on {told}")
     if not summary:
         sys.exit(f"{out}: no finished runs on natural images there; `make natural` makes them")
     write_atomically(out / "natural.json", (json.dumps(summary, indent=2) + "\n").encode())
@@ -209,19 +125,12 @@ def as_markdown(summary: dict[str, Any]) -> str:
         epochs = " + ".join(map(str, found["epochs"]))
         minutes = f"{found['seconds']['mean'] / 60:.1f}"
         for name in (name for name in COLUMNS if name in found):
-            words = [_words(found[name][kind]) for kind in ("linear", "deep", "gain")]
+            words = [as_words(found[name][kind]) for kind in ("linear", "deep", "gain")]
             lines.append([COLUMNS[name], *words, str(len(found["seconds"]["values"])), epochs, minutes])
         lines.append([])
     if "sweep" in summary:
-        found = summary["sweep"]
-        lines += [["latents", "seconds per epoch", "ELBO"], ["---"] * 3]
-        rows = zip(found["n_latents"], found["seconds_per_epoch"], found["elbo"], strict=True)
-        lines += [[f"{h:.0f}", f"{seconds:.2f}", f"{elbo:.2f}"] for h, seconds, elbo in rows]
+        lines += sweep_lines(summary["sweep"])
     return "".join(f"| {' | '.join(line)} |\n" if line else "\n" for line in lines)
-
-
-def _words(found: dict[str, Any]) -> str:
-    return f"{found['mean']:.2f}" + ("" if found["std"] is None else f" ± {found['std']:.2f}")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Runs with the paper's parameters that docs/paper keeps, for tables and reports on machines that have not run them.
 
-A folder is called TABLE_COLUMN_VALUE_seed_NUMBER, and behind that by the parent selection where it is not the one the
-paper describes: `table2_noise_50_seed_0_authors`, `inpainting_house_0.5_seed_0`.
+A folder is called TABLE_COLUMN_VALUE_seed_NUMBER, and behind that by the parent selection where it is not the published
+program's: `table2_noise_50_seed_0_fitness`, `inpainting_house_0.5_seed_0`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class RecordedRun:
     folder: Path
     table: str
     column: str  # as in published.yaml
-    selection: str | None  # of parents; None: in proportion to fitness
+    selection: str | None  # of parents; None: `authors`, as in the experiments
     metrics: dict[str, Any]
 
     @property

@@ -111,10 +111,10 @@ def test_experiment_end_to_end(command, folder, capfd):
     code, text = command("train", *shared, init, f"hydra.run.dir={out}/continued_0")
     assert code == 0, text
     deep = json.loads((out / "deep_0" / "metrics.json").read_text())
-    for h in (8, 16):
+    for h, seed in ((8, 0), (16, 0), (16, 1)):
         code, text = command(
             "train", "experiment=natural_h1000", *shared[1:], f"model.n_latents={h}", "model.hidden=[5]",
-            "states.n_states=16", f"hydra.run.dir={out}/h_{h}",
+            "ea.n_children=4", "states.n_states=16", f"seed={seed}", f"hydra.run.dir={out}/h_{h}_{seed}",
         )  # fmt: skip
         assert code == 0, text
 
@@ -129,6 +129,11 @@ def test_experiment_end_to_end(command, folder, capfd):
     assert found["gain"]["elbo_test"]["gain"]["mean"] == pytest.approx(deep["elbo_test"] - continued["elbo_test"])
     assert (out / "natural_elbo.png").is_file()
     assert (out / "natural_h.png").is_file()
+    rows = found["sweep"]["rows"]
+    assert [(row["n_latents"], len(row["elbo_test"]["values"])) for row in rows] == [(8, 1), (16, 2)]
+    assert rows[0]["elbo"]["std"] is None
+    assert rows[1]["elbo"]["std"] > 0
+    assert "| 16 |" in (out / "natural.md").read_text()
 
 
 def test_no_finished_runs(tmp_path):
