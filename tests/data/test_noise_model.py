@@ -141,3 +141,10 @@ def test_smooth_pictures_without_noise_are_not_taken_for_correlated_noise():
     y, x = np.mgrid[:128, :128] / 128
     smooth = np.rint(100 + 30 * np.sin(9 * x) * np.cos(7 * y))[..., None]
     assert diagnose(smooth, None, 255.0).kind != "correlated"
+
+
+def test_texture_that_grows_with_brightness_is_not_taken_for_photon_counts():
+    """Texture is slow, so that its lower cosines grow by far more than its higher ones; noise grows alike in all."""
+    clean = np.linspace(0.2, 1.0, 192)[None, :, None] * leaves(192)
+    assert diagnose(add_noise(clean, 6, 0), None, 255.0).kind == "gaussian"
+    assert diagnose(count_photons(clean, 10, 0), None, 255.0).kind == "poisson_gaussian"

@@ -33,6 +33,7 @@ MEDIAN = 0.4549  # of the square of a Gaussian with variance one
 OVERLAP = 4  # blocks, about, that say as much as one would that shares no pixel with others
 SIGNIFICANT = 13.0  # by which a line's misfit is less than that of one variance, in squared standard errors
 SIGNIFICANT_PURE = 5.0  # the same, if the line goes through the origin, which would be a coincidence for other noise
+TEXTURE_GAIN = 2.2  # gain of the lower cosines over that of the higher ones; noise has the same, brighter texture more
 PURE = 4.0  # the same, of a line with an offset against one through the origin
 SLACK = 0.15  # relative deviation above the line from which a brightness counts less: structure only adds variance
 
@@ -105,13 +106,22 @@ class Blocks:
         """Variance against brightness, for noise with these relative powers."""
         of_flatness, of_level = bands(powers)
         relative = self.squares / powers
-        flatness, level = relative[:, of_flatness].mean(1), relative[:, of_level].mean(1)
+        lower, higher = relative[:, of_flatness].mean(1), relative[:, of_level].mean(1)
+        line = self._line_of(lower, higher, int(of_level.sum()))
+        of_lower = self._line_of(higher, lower, int(of_flatness.sum()))
+        return replace(
+            line,
+            level=min(line.level, _of_lowest(lower, higher), _of_lowest(higher, lower)),
+            is_significant=line.is_significant and of_lower.gain <= TEXTURE_GAIN * line.gain,
+        )
+
+    def _line_of(self, flatness: np.ndarray, level: np.ndarray, n_cosines: int) -> Line:
+        """Of the level (N,), a mean over so many cosines, in the flattest blocks of every brightness."""
         parts = _by_brightness(self.mean)
         chosen = [part[flatness[part].argsort()[: max(FLAT_MIN, int(FLAT * len(part)))]] for part in parts]
         mean, variance = (np.array([values[part].mean() for part in chosen]) for values in (self.mean, level))
-        error = [math.sqrt(2 * OVERLAP / (of_level.sum() * len(part))) for part in chosen]
-        line = fit_line(mean, variance, np.array(error))
-        return replace(line, level=min(line.level, _of_lowest(flatness, level), _of_lowest(level, flatness)))
+        error = [math.sqrt(2 * OVERLAP / (n_cosines * len(part))) for part in chosen]
+        return fit_line(mean, variance, np.array(error))
 
     def shape(self, line: Line | None) -> Shape:
         """Of noise whose variance follows the line, or is the same everywhere."""
