@@ -97,8 +97,9 @@ def draw_ratios(run: Run, n_shown: int = 8) -> Figure:
     for place in range(n_shown):
         below = figure.add_subplot(grid[1, place])
         below.imshow(pairs.x[place].view(shape).numpy(), cmap="gray", vmin=0)
-        below.set_title(f"{pairs.inferred[place]:.1f}", y=-0.3)
-        below.set_axis_off()
+        below.set_xlabel(f"{pairs.inferred[place]:.1f}")
+        below.set_xticks([])
+        below.set_yticks([])
     return figure
 
 

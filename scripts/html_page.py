@@ -56,6 +56,7 @@ tr.cited { opacity: 0.8; font-style: italic; }
 .grid { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fit, minmax(min(15rem, 100%), 1fr)); }
 .figures { grid-template-columns: repeat(auto-fit, minmax(min(30rem, 100%), 1fr)); }
 figure { margin: 0; }
+.pictures figure { max-width: 24rem; }
 figure:has(img[alt="training"]) { grid-column: 1 / -1; max-width: 56rem; }
 img { width: 100%; height: auto; display: block; }
 figcaption { font-size: 0.85rem; }

@@ -51,10 +51,11 @@ def draw_sweep(found: dict[str, Any]) -> Figure:
     rows = found["rows"]
     n_latents = np.array([row["n_latents"] for row in rows])
     _plot(left, rows, "seconds_per_epoch", "measured")
-    first = rows[0]["seconds_per_epoch"]["mean"]
-    left.plot(n_latents, first * n_latents / n_latents[0], "k:", label="linear in H")
+    seconds = [row["seconds_per_epoch"]["mean"] for row in rows]
+    left.plot(n_latents, seconds[0] * n_latents / n_latents[0], "k:", label="linear in H")
     left.set_xscale("log")
     left.set_yscale("log")
+    left.set_yticks(seconds, [f"{value:.1f}" for value in seconds])
     exponent = "" if found["exponent"] is None else f": grows as H to the power of {found['exponent']:.2f}"
     left.set_title(f"seconds per epoch{exponent}")
     for name, title in COLUMNS.items():

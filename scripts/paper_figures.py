@@ -34,10 +34,10 @@ def paper_figures(outputs: Path) -> Iterator[str]:
     )  # fmt: skip
 
 
-def _figure(number: int, title: str, paper: str, ours: str, pictures: list[str]) -> str:
+def _figure(number: int, title: str, paper: str, ours: str, pictures: list[str], kind: str = "figures") -> str:
     head = html.escape(f"Figure {number}: {title}")
     said = f"<p>Paper: {html.escape(paper)}.<br>Ours: {html.escape(ours)}.</p>"
-    return f'<h3>{head}</h3>\n{said}\n<div class="grid figures">{"".join(pictures)}</div>\n'
+    return f'<h3>{head}</h3>\n{said}\n<div class="grid {kind}">{"".join(pictures)}</div>\n'
 
 
 def _natural(outputs: Path) -> Iterator[str]:
@@ -72,7 +72,7 @@ def _image(outputs: Path, number: int, title: str, paper: str, table: str, colum
             if (path / file).is_file():
                 shown.append(picture(path / file, f"{name}: {metrics[what]:.2f} dB"))
     if runs:
-        yield _figure(number, title, paper, "; ".join(said), shown)
+        yield _figure(number, title, paper, "; ".join(said), shown, "pictures")
 
 
 def _best(folder: Path, column: str) -> list[tuple[Path, dict[str, Any]]]:
