@@ -64,5 +64,5 @@ class Accumulator:
         """(2, H, W, C): mean and variance of every pixel."""
         inside = self.sums[:, 1:-1]
         found = (inside[:2] / inside[2]).view(2, *self.shape)
-        found[1] = (found[1] - found[0].square()).clamp(min=0)
+        found[1].sub_(found[0].square()).clamp_(min=0)
         return found

@@ -73,7 +73,7 @@ def refine_restored(
     is_whole = picture.is_nearly_whole(keep_observed)
     is_patched = is_whole and picture.known is not None
     values = np.where(known, picture.noisy, first.pixels) if is_patched else picture.noisy
-    noisy, pilot = (units.to_model(torch.from_numpy(each)).float() for each in (values, first.pixels))
+    noisy, *pilot = (units.to_model(torch.from_numpy(each)).float() for each in (values, first.pixels))
     plan, rng = REFINEMENTS[effort], generator(seed, "groups")
     told = picture.sigma
     level = estimate_noise(values, None if is_whole else picture.missing) if told is None else told
@@ -82,10 +82,11 @@ def refine_restored(
     if is_whole:
         size = min(patch_size_for(sigma, 1.0), picture.page_height, noisy.shape[1])
         is_told = told is not None
-        found, sigma = refine_pixels(noisy, pilot, sigma, size, plan, rng, picture.n_pages, bands, is_told)
+        del known
+        found, sigma = refine_pixels(noisy, pilot.pop(), sigma, size, plan, rng, picture.n_pages, bands, is_told)
     else:
         sigma = SIGMA_OF_KNOWN if keep_observed else max(sigma, SIGMA_OF_KNOWN)
-        found = fill_pixels(noisy, torch.tensor(known), pilot, sigma, plan, rng, picture.n_pages, bands)
+        found = fill_pixels(noisy, torch.tensor(known), pilot.pop(), sigma, plan, rng, picture.n_pages, bands)
     pixels, uncertainty = found.numpy()
     pixels *= units.std
     pixels += units.mean
