@@ -109,11 +109,9 @@ class Blocks:
         lower, higher = relative[:, of_flatness].mean(1), relative[:, of_level].mean(1)
         line = self._line_of(lower, higher, int(of_level.sum()))
         of_lower = self._line_of(higher, lower, int(of_flatness.sum()))
-        return replace(
-            line,
-            level=min(line.level, _of_lowest(lower, higher), _of_lowest(higher, lower)),
-            is_significant=line.is_significant and of_lower.gain <= TEXTURE_GAIN * line.gain,
-        )
+        is_texture = of_level is HIGHEST and of_lower.gain > TEXTURE_GAIN * line.gain  # not told of correlated noise
+        level = min(line.level, _of_lowest(lower, higher), _of_lowest(higher, lower))
+        return replace(line, level=level, is_significant=line.is_significant and not is_texture)
 
     def _line_of(self, flatness: np.ndarray, level: np.ndarray, n_cosines: int) -> Line:
         """Of the level (N,), a mean over so many cosines, in the flattest blocks of every brightness."""
