@@ -3,7 +3,8 @@
 Variance against brightness and correlation between neighbours come from the flattest blocks (`noise_blocks`). What is
 not clear is left alone: a picture counts as one with white Gaussian noise, whose restoration is the plain one, unless
 the variance grows with brightness by a half and along a line, or neighbours are correlated as noise is.
-Texture is correlated, too, but with white noise on it the finest details have power, and it is not the same everywhere.
+Texture is correlated, too, but with white noise on it the finest details have power, and it is not the same everywhere;
+where all is texture, only noise that is strong for the picture's contrast is told.
 Of JPEG files, which have taken most of the noise away, nothing is said.
 """
 
@@ -26,8 +27,8 @@ CORRELATION_MIN, CORRELATION_MAX = 0.3, 0.94  # at lag one; noise that was blurr
 FINEST_MAX = 0.2  # power of the finest details over the mean
 FINEST_WHITE = 0.4  # at least, of white noise; less is texture
 FINEST_SURE = 0.03  # noise that has been blurred, whatever else is there
-CORRELATION_CLEAR = 0.5  # with less of it, the highest cosines alone have to be correlated by so much, too:
-FINEST_LAG_MIN = 0.18  # texture is less there
+CORRELATION_CLEAR = 0.5  # at lag one; below it,
+FINEST_LAG_MIN = 0.18  # the highest cosines alone have to show so much of it, too, which texture does not
 UNEVENNESS_MAX = 1.6  # of noise on a picture with flat parts
 STRONG_FINEST, STRONG_SIGMA = 0.14, 0.033  # noise on texture all over; the latter: of the contrast
 CONTRAST = (0.001, 0.999)  # quantiles between which a picture's contrast is
