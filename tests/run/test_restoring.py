@@ -4,6 +4,7 @@ import json
 import os
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +15,8 @@ from tvae.core.errors import Failure
 from tvae.data.image_file import read_image, write_image
 from tvae.restore import bands as bands_module
 from tvae.restore import refinement
+from tvae.restore.effort import Refinement
+from tvae.restore.refinement import by_local_groups
 from tvae.run import restoring
 from tvae.run.ranks import Ranks
 from tvae.run.restoring import KeptBands
@@ -82,6 +85,26 @@ def test_it_stops_between_bands(tmp_path):
     with pytest.raises(Interrupted, match="while restoring"):
         filled(kept, computed)
     assert computed == [0]
+
+
+def test_one_process_stops_within_a_band_and_several_do_not(tmp_path):
+    stop = Stop()
+    kept = kept_in(tmp_path, stop=stop)
+    kept.within(0.5)
+    stop.received.append(0.0)
+    with pytest.raises(Interrupted, match="while restoring"):
+        kept.within(0.5)
+    kept.ranks = SimpleNamespace(is_alone=False)
+    kept.within(0.5)
+
+
+def test_local_groups_tell_before_each_part_of_a_patch_size():
+    y, told = torch.rand(60, 24, 1), []
+    plan = Refinement(local=((5, 10), (6, 10)))
+    whole = by_local_groups(y, y, 0.01, 8, plan, range(60))
+    assert torch.equal(by_local_groups(y, y, 0.01, 8, plan, range(60), told.append), whole)
+    assert set(told) == {0.0, 0.5}
+    assert len(told) > 2
 
 
 @pytest.mark.usefixtures("_no_figures")

@@ -11,7 +11,7 @@ Where pixels are missing, `filling` does it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -201,6 +201,12 @@ def by_local_groups(
     for i, (side, n_similar) in enumerate(plan.local):
         size = min(side, *y.shape[:2])
         groups = similar_patches(pilot, size, plan.step, plan.radius, round(growth * n_similar), rows)
-        total += refine(y, pilot, groups, size, sigma2, rows)
-        tell((i + 1) / len(plan.local))
+        total += refine(y, pilot, _telling(groups, tell, i / len(plan.local)), size, sigma2, rows)
     return total / len(plan.local)
+
+
+def _telling(parts: Iterable[Tensor], tell: Callable[[float], None], share: float) -> Iterator[Tensor]:
+    """The same parts; before each of them the share of the work that is done is told, which may stop it."""
+    for part in parts:
+        tell(share)
+        yield part

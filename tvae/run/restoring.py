@@ -99,6 +99,12 @@ class KeptBands(Bands):
                 queue_again(self.ranks)
             raise Interrupted("interrupted while restoring; the same command resumes from there")
 
+    def within(self, share: float) -> None:
+        """One process stops within a band as well, and computes it again; several agree before each of them only."""
+        super().within(share)
+        if self.ranks.is_alone:
+            self.tell(self.stage, self.n_done, self.n_bands)
+
     def clear(self) -> None:
         """Remove the files."""
         if self.ranks.is_leader:
