@@ -15,6 +15,11 @@ def parent_shares(fitness, selection, n_parents=20000):
     return torch.stack([torch.bincount(row, minlength=fitness.shape[1]) for row in place]) / n_parents
 
 
+@pytest.mark.parametrize("selection", SELECTIONS)
+def test_a_rank_may_have_no_data_point_of_a_minibatch(selection):
+    assert SELECTIONS[selection](torch.empty(0, 7), 3, streams(0)).shape == (0, 3)
+
+
 @pytest.mark.parametrize("batch", [1, 2, 32])
 @pytest.mark.parametrize("selection", ["fitness", "posterior", "uniform"])
 def test_parents_are_drawn_in_proportion_per_data_point(batch, selection):

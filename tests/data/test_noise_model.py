@@ -126,6 +126,14 @@ def test_facts_and_the_line_for_the_log():
     assert str(model).startswith("photon counts, variance 8")
 
 
+@pytest.mark.parametrize("share", [1e-4, 3e-3, 2e-2])
+def test_a_few_bright_pixels_on_black_are_no_noise_to_speak_of(share):
+    pixels = np.where(np.random.default_rng(0).random((96, 96, 1)) < share, 255.0, 0.0)
+    model = diagnose(pixels, None, 255.0)
+    if model is not None:
+        json.dumps(model.facts(), allow_nan=False)
+
+
 @pytest.mark.parametrize("name", [*NOISY, "clean", "flat"])
 def test_facts_can_be_written(name):
     """Also those of whole grey levels, without noise, and of nothing at all."""

@@ -96,6 +96,8 @@ def test_grey_frames_stay_grey_and_as_fast(ending):
     write_picture(Path("again.tif"), FRAMES, image.layout, image.scale)
     with tifffile.TiffFile("again.tif") as file:
         assert file.imagej_metadata["finterval"] == 0.12
+    for interval in (np.nan, np.inf, -1.0, "often"):
+        write_picture(Path("again.gif"), FRAMES, image.layout, Scale(program="imagej", notes={"finterval": interval}))
     slow = Scale(program="imagej", notes={"finterval": 7200.0})
     write_picture(Path("slow.png"), FRAMES, image.layout, slow)
     assert read_picture("slow.png").n_pages == len(FRAMES)

@@ -104,7 +104,7 @@ def test_bare_words_stand_for_options():
     assert as_typed(["-m", "in.png"], names) == ["-m", "image=in.png"]
     assert as_typed(["~seed"], names) == ["~seed"]
     assert as_typed(["in.png"]) == ["in.png"], "which Hydra will refuse"
-    with pytest.raises(UserError, match="c: one word too many; those without = are image and output"):
+    with pytest.raises(UserError, match="c: one word too many; those that are no options are image and output"):
         as_typed(["a", "b", "c"], names)
 
 
@@ -115,6 +115,8 @@ def test_bare_words_with_an_equals_sign(tmp_path, monkeypatch):
     assert as_typed(["in (1)=2.png"], shorthand) == ["image='in (1)=2.png'"]
     assert as_typed(["a.png", "müller=1.tif"], shorthand) == ["image=a.png", "output='müller=1.tif'"]
     assert as_typed(["imgae=b.png"], shorthand) == ["imgae=b.png"], "misspelt, which is told"
+    for name in ("./out=1.png", "../out=1.png", "/tmp/out=1.png"):
+        assert as_typed(["a.png", name], shorthand) == ["image=a.png", f"output='{name}'"], "which is yet to be written"
     Path("a=b.png").touch()
     Path("epochs=2").touch()
     Path("image=c.png").touch()

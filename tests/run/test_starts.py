@@ -2,10 +2,13 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 
+import tvae
 from tests.conftest import load, small_config
+from tvae.core.errors import TrainingFailed
 from tvae.core.streams import derive
 from tvae.data.sets.bars import BarsConfig
 from tvae.run.setup import make_fit
@@ -32,6 +35,32 @@ def test_the_one_with_the_highest_elbo_is_taken():
     assert fit.epoch == 0
     for name, value in fit.model.parameters_by_name().items():
         assert torch.equal(value, best.model.parameters_by_name()[name]), name
+
+
+def test_a_start_that_fails_is_left_out():
+    config = small_config(dataset=BarsConfig(n_points=60), n_starts=2, start_epochs=3, epochs=2)
+    dataset = load(config)
+    trials = []
+
+    def make(trial, n_failing):
+        trials.append(make_fit(trial, dataset))
+        if len(trials) <= n_failing:
+            trials[-1].model.pi.fill_(torch.nan)
+        return trials[-1]
+
+    fit = make_fit(config, dataset)
+    take_best_start(fit, config, lambda trial: make(trial, 1))
+    for name, value in fit.model.parameters_by_name().items():
+        assert torch.equal(value, trials[1].model.parameters_by_name()[name]), name
+    with pytest.raises(TrainingFailed):
+        take_best_start(fit, config, lambda trial: make(trial, 4))
+
+
+def test_python_calls_try_starts_as_well(caplog):
+    noisy = np.random.default_rng(0).random((12, 12))
+    with caplog.at_level("INFO", "tvae"):
+        tvae.fit(noisy, n_starts=2, start_epochs=1, epochs=1, overrides=["model.n_latents=8", "states.n_states=16"])
+    assert "start 2/2" in caplog.text
 
 
 def test_a_run_starts_higher_and_is_resumed_without_new_starts(command, tmp_path):

@@ -53,7 +53,8 @@ def select_as_authors(fitness: Tensor, n_parents: int, rng: Stream) -> Tensor:
     becomes a parent with probability f_{k+1} / F, and the last one with all the rest: of B data points, for about
     1 - 1/B of the parents. The last one is the fittest of a set, see `EaConfig.keeps_order`, and any of the children.
     """
-    share = fitness - 2 * fitness.amin().clamp(max=0)
+    least = torch.cat([fitness.flatten(), fitness.new_zeros(1)]).amin()  # a rank may have no data point
+    share = fitness - 2 * least
     cumulative = (share / share.sum()).cumsum(1)
     n_below = torch.searchsorted(cumulative, rng.uniform(n_parents, dtype=share.dtype), right=True)
     return (n_below - 1) % fitness.shape[1]

@@ -35,6 +35,7 @@ SIGNIFICANT = 13.0  # by which a line's misfit is less than that of one variance
 SIGNIFICANT_PURE = 5.0  # the same, if the line goes through the origin, which would be a coincidence for other noise
 TEXTURE_GAIN = 2.2  # gain of the lower cosines over that of the higher ones; noise has the same, brighter texture more
 PURE = 4.0  # the same, of a line with an offset against one through the origin
+TINY = 1e-60  # a variance that is none: its inverse square is finite yet
 SLACK = 0.15  # relative deviation above the line from which a brightness counts less: structure only adds variance
 
 _SUM = np.add.outer(np.arange(SIDE), np.arange(SIDE))
@@ -213,7 +214,7 @@ class _Fitted:
 
 
 def _fit(design: np.ndarray, variance: np.ndarray, error: np.ndarray) -> _Fitted:
-    least = 0.05 * variance.mean()
+    least = max(0.05 * variance.mean(), TINY)
     fitted = variance.clip(min=least)
     for _ in range(8):
         excess = (variance / fitted - 1).clip(min=0) / SLACK

@@ -147,12 +147,12 @@ def _look(blocks: Blocks, before: Line | None, contrast: float, is_jpeg: bool) -
     """At noise whose variance followed a line at the look before, or was the same everywhere."""
     shape, finest = blocks.shape(before), blocks.finest_shape(before)
     line = blocks.line(powers_of(shape.correlation))
-    is_correlated = not is_jpeg and _is_noise(shape, finest, line.level**0.5 / contrast)
+    is_correlated = not is_jpeg and _is_noise(shape, finest, line.level**0.5 > STRONG_SIGMA * contrast)
     return _Look(shape, finest, line if is_correlated else blocks.line(WHITE), is_correlated)
 
 
-def _is_noise(shape: Shape, finest: Shape, sigma: float) -> bool:
-    """Whether what is correlated is noise; `sigma`: its deviation, over the contrast of the picture."""
+def _is_noise(shape: Shape, finest: Shape, is_strong: bool) -> bool:
+    """Whether what is correlated is noise; `is_strong`: for the contrast of the picture."""
     if not (CORRELATION_MIN <= shape.lag(1) <= CORRELATION_MAX and shape.finest < FINEST_MAX):
         return False
     if shape.finest < FINEST_SURE:
@@ -160,7 +160,7 @@ def _is_noise(shape: Shape, finest: Shape, sigma: float) -> bool:
     is_even = shape.unevenness <= UNEVENNESS_MAX
     if shape.lag(1) < CORRELATION_CLEAR:
         return is_even and finest.lag(1) >= FINEST_LAG_MIN
-    return is_even or (shape.finest < STRONG_FINEST and sigma >= STRONG_SIGMA)
+    return is_even or (shape.finest < STRONG_FINEST and is_strong)
 
 
 def step_of(pixels: np.ndarray) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -161,6 +162,7 @@ def encode_picture(array: np.ndarray, layout: Layout | None, ending: str, scale:
     pages = layout.to_pages(array)
     refuse(kind not in FRAMES or array.dtype != np.uint8, f"a {ending} file cannot hold a stack of {array.dtype} pages")
     seconds = None if scale is None else scale.notes.get("finterval")
-    timing = {} if not seconds else {"duration": max(1, round(1000 * min(seconds, SECONDS_MAX))), "loop": 0}
+    is_time = isinstance(seconds, (int, float)) and 0 < seconds < math.inf
+    timing = {"duration": max(1, round(1000 * min(seconds, SECONDS_MAX))), "loop": 0} if is_time else {}
     content: bytes = iio.imwrite("<bytes>", pages, plugin="pillow", extension=kind, is_batch=True, **timing)
     return content

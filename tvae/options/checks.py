@@ -180,7 +180,7 @@ def inconsistencies(config: Config) -> list[str]:
             (model.variances is None) == (model.likelihood == "known_variance")
         ),
         f"states.memmap=true: needs device=cpu, not {config.device}": config.states.memmap and not _is_cpu(config),
-        f"n_starts={config.n_starts}: goes neither with init_from nor with states.memmap=true": (
+        f"n_starts={config.n_starts}: goes neither with init_from nor with states.memmap=true (n_starts=1 does)": (
             config.n_starts > 1 and (config.init_from is not None or config.states.memmap)
         ),
         f"init_from={config.init_from}: no checkpoint.pt there": (

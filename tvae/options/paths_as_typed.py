@@ -27,7 +27,7 @@ PATHS = ("image", "clean", "mask", "sigma_map", "output", "run", "init_from", "d
 LISTS = ("pages", "axes")  # which have commas of their own
 MISSING = "???"  # what OmegaConf takes for a value that has yet to be given
 TYPED = re.compile(rf"(\+{{0,2}}(?:{'|'.join(map(re.escape, (*PATHS, *LISTS)))}))=(.*)", re.DOTALL)
-NAMED = re.compile(r"[+~]*[A-Za-z0-9_.@/$:-]+=", re.ASCII)  # how an option begins
+NAMED = re.compile(r"(?!\.{0,2}/)[+~]*[A-Za-z0-9_.@/$:-]+=", re.ASCII)  # how an option begins; ./ begins a file
 # Hydra's own flags that are followed by a word, which is no path of ours
 FOLLOWED = ("--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd", "--cfg", "-c", "--package", "-p")
 
@@ -84,7 +84,7 @@ def _named(words: Sequence[str], shorthand: Sequence[str]) -> list[str]:
         if not is_bare or (word.startswith("~") and "/" not in word) or not shorthand:
             named.append(word)
             continue
-        refuse(not left, f"{word}: one word too many; those without = are {' and '.join(shorthand)}")
+        refuse(not left, f"{word}: one word too many; those that are no options are {' and '.join(shorthand)}")
         named.append(f"{left.pop(0)}={word}")
     return named
 

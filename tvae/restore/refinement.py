@@ -73,6 +73,7 @@ def refine_restored(
     is_whole = picture.is_nearly_whole(keep_observed)
     is_patched = is_whole and picture.known is not None
     values = np.where(known, picture.noisy, first.pixels) if is_patched else picture.noisy
+    # the pilot in a list, so that it can be let go where it is used last: of a large picture it counts
     noisy, *pilot = (units.to_model(torch.from_numpy(each)).float() for each in (values, first.pixels))
     plan, rng = REFINEMENTS[effort], generator(seed, "groups")
     told = picture.sigma

@@ -85,7 +85,8 @@ def restore_folder(config: Config, path: Path, restore_one: Callable[[Config, Pa
         log.info("%d of %d: %s", i + 1, len(files), task.config.image)
         try:
             with sharing_failures():
-                rows.append(Row.of(task.name, task.path, restore_one(task.config, task.path)))
+                done = Row.of(task.name, task.path, restore_one(task.config, task.path))
+            rows.append(done)
         except (Interrupted, LostRank):
             raise
         except Exception as error:

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 
+from tvae.core.errors import TrainingFailed
 from tvae.core.fit import Fit
 from tvae.core.streams import derive
 from tvae.options.schema import Config
@@ -19,13 +20,20 @@ def take_best_start(fit: Fit, config: Config, make: Callable[[Config], Fit]) -> 
     `make`: from a configuration with a seed of its own to its `Fit`, on the same data.
     """
     best: tuple[float, Fit] | None = None
+    failure = TrainingFailed("no start was tried")
     for number in range(config.n_starts):
         trial = make(replace(config, seed=derive(config.seed, "start", number), epochs=config.start_epochs))
-        *_, last = trial.epochs()
+        try:
+            *_, last = trial.epochs()
+        except TrainingFailed as failed:  # on all ranks alike
+            log.warning("start %d/%d  %s", number + 1, config.n_starts, failed)
+            failure = failed
+            continue
         log.info("start %d/%d  ELBO %.3f", number + 1, config.n_starts, last.elbo)
         if best is None or last.elbo > best[0]:
             best = (last.elbo, trial)
-    assert best is not None
+    if best is None:
+        raise failure
     found = best[1]
     fit.model.load(found.model.parameters_by_name())
     for mine, its in zip(fit.sets_by_name().values(), found.sets_by_name().values(), strict=True):

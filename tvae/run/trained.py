@@ -58,6 +58,7 @@ class Trained:
             config, dataset = prepare(config, picture)
             check_ranks(config, dataset, dataset.fingerprint(), ranks)
             session = Session(config, dataset, None, ranks)
+            session.try_starts()
             session.loop()
         finally:
             torch.set_num_threads(n_threads)
