@@ -7,6 +7,7 @@ import math
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import imageio.v3 as iio
 import numpy as np
@@ -162,7 +163,8 @@ def encode_picture(array: np.ndarray, layout: Layout | None, ending: str, scale:
     pages = layout.to_pages(array)
     refuse(kind not in FRAMES or array.dtype != np.uint8, f"a {ending} file cannot hold a stack of {array.dtype} pages")
     seconds = None if scale is None else scale.notes.get("finterval")
-    is_time = isinstance(seconds, (int, float)) and 0 < seconds < math.inf
-    timing = {"duration": max(1, round(1000 * min(seconds, SECONDS_MAX))), "loop": 0} if is_time else {}
+    timing: dict[str, Any] = {}
+    if isinstance(seconds, (int, float)) and 0 < seconds < math.inf:
+        timing = {"duration": max(1, round(1000 * min(seconds, SECONDS_MAX))), "loop": 0}
     content: bytes = iio.imwrite("<bytes>", pages, plugin="pillow", extension=kind, is_batch=True, **timing)
     return content
