@@ -66,11 +66,13 @@ bars: $(VENV)/.installed-joblib  ## the paper's first experiment: ten seeds each
 NATURAL_DIR := outputs/natural/$(BUDGET)
 NATURAL := $(BIN)/python -m tvae.train -m hydra.sweep.dir=$(NATURAL_DIR)
 SEEDS ?= 0,1,2
-# epochs from where the linear decoder has ended
+# epochs of the linear decoder, and from where it has ended
+BEFORE ?= $(if $(SUFFIX),40,100)
 AFTER ?= $(if $(SUFFIX),20,100)
 
 natural: $(VENV)/.installed  ## the paper's second: whitened patches, linear to deep; SEEDS=0 AFTER=100 OPTIONS="..."
-	$(BEGIN) $(NATURAL) experiment=natural_linear seed=$(SEEDS) hydra.sweep.subdir='linear_$${seed}' $(OPTIONS) $(OR) \
+	$(BEGIN) $(NATURAL) experiment=natural_linear seed=$(SEEDS) hydra.sweep.subdir='linear_$${seed}' \
+		epochs=$(BEFORE) $(OPTIONS) $(OR) \
 	$(NATURAL) experiment=natural_deep seed=$(SEEDS) init_from='$(NATURAL_DIR)/linear_$${seed}' \
 		hydra.sweep.subdir='deep_$${seed}' epochs=$(AFTER) $(OPTIONS) $(OR) \
 	$(NATURAL) experiment=natural_linear seed=$(SEEDS) init_from='$(NATURAL_DIR)/linear_$${seed}' \
