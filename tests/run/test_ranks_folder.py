@@ -66,7 +66,7 @@ def test_a_broken_picture_is_named_at_the_end_and_the_others_are_those_of_one_pr
 
 
 def fail_by_turns(rank):
-    """A folder in which one rank fails at one picture, the other at the next, and all of them at a third."""
+    """A folder in which one rank fails at one picture, the other at the next, all at a third, one when others are done."""
     for name in "abcdefg":
         Path(f"many/{name}.png").touch()
 
@@ -76,7 +76,10 @@ def fail_by_turns(rank):
             raise UserError(f"a mistake of {rank}")
         if name == "e":
             raise TrainingFailed("the same sums")
-        return {"status": "finished", "psnr": float(sum(join().gather(rank)))}
+        together = float(sum(join().gather(rank)))
+        if name == "f" and rank == 1:
+            raise UserError("too late for the others")
+        return {"status": "finished", "psnr": together}
 
     try:
         with sharing_failures():
@@ -90,10 +93,12 @@ def test_what_fails_on_one_rank_alone_fails_on_all_and_they_begin_the_next_pictu
     found = on_ranks(fail_by_turns, n_ranks)
     by_one = {name: f"a mistake of {rank}" for rank, name in enumerate("bcd"[:n_ranks])}
     for rank, (lines, is_shared, connected) in enumerate(found):
-        told = by_one | {"e": "the same sums", "g": f"a mistake of {rank}"}
+        told = by_one | {"e": "the same sums", "f": "too late for the others", "g": f"a mistake of {rank}"}
         assert lines == [f"  {name}.png: {problem}" for name, problem in told.items()]
         assert (is_shared, connected) == (True, [*range(n_ranks)])
-    assert list(statuses("run/results.csv").values()).count("finished") == 7 - n_ranks - 2
+    rows = list(csv.DictReader(Path("run/results.csv").open()))
+    assert [row["name"] for row in rows] == [f"{name}.png" for name in "abcdefg"]  # each once
+    assert [row["status"] for row in rows].count("finished") == 7 - n_ranks - 3
 
 
 def fail_within(rank):
