@@ -7,7 +7,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help demo test test-slow lint types bars natural natural-h table1 table2 table-n2v inpainting pictures noise peers \
-	runtime paper report chaos fuzz scaling bench wheel clean
+	runtime paper record report chaos fuzz scaling bench wheel clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -149,6 +149,9 @@ runtime: $(VENV)/.installed  ## seconds per epoch against S, H, N and D
 paper:  ## all of the above, and the report; continues where one has failed
 	$(BEGIN) $(MAKE) --keep-going bars natural natural-h table1 table2 table-n2v inpainting runtime $(OR) \
 	$(MAKE) report $(OR) exit $$status
+
+record: $(VENV)/.installed  ## keep finished runs of BUDGET=paper in docs/paper, and draw their curves
+	$(BIN)/python -m scripts.record
 
 report: $(VENV)/.installed  ## one HTML page of all results found in outputs
 	$(BIN)/python -m scripts.html_page

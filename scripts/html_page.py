@@ -16,9 +16,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from scripts import tables
+from scripts import recorded, tables
 from scripts.html_pictures import picture
 from scripts.paper_figures import SHOWN, paper_figures
+from scripts.record import CURVES
 from scripts.table_rows import collect
 from tvae.core.errors import UserError
 from tvae.data.atomic import write_atomically
@@ -145,6 +146,9 @@ def build(outputs: Path) -> str:
         if content:
             first = [run for run in runs_below(outputs / name) if run[0].name.endswith("seed=0")]
             sections.append((title, content + "".join(restored(*run, outputs) for run in first)))
+    if (recorded.RECORDED / CURVES).is_file():
+        shown = picture(recorded.RECORDED / CURVES, "PSNR over epochs, every recorded run")
+        sections.append(("The paper's parameters, 500 epochs", shown))
     if (outputs / "tables" / "pictures.md").is_file():
         curve = outputs / "tables" / "pictures.png"
         shown = picture(curve, "PSNR against seconds") if curve.is_file() else ""

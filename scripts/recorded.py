@@ -14,7 +14,9 @@ from typing import Any
 from tvae.run.run_directory import read_metrics
 
 RECORDED = Path(__file__).parents[1] / "docs" / "paper"
-NAME = re.compile(r"(table1|table2|inpainting)_(noise|house)_([\d.]+)_seed_\d+(?:_(\w+))?")
+NAME = re.compile(r"(table1|table2|inpainting)_(noise|house)_([\d.]+)_seed_(\d+)(?:_(\w+))?")
+COLUMN = re.compile(r"noise=([\d.]+)|dataset=house,missing=([\d.]+)")
+SELECTION = "authors"  # of the experiments
 
 
 @dataclass(frozen=True)
@@ -22,17 +24,23 @@ class RecordedRun:
     folder: Path
     table: str
     column: str  # as in published.yaml
-    selection: str | None  # of parents; None: `authors`, as in the experiments
+    seed: int
+    selection: str | None  # of parents; None: as in the experiments
     metrics: dict[str, Any]
 
     @property
     def revision(self) -> str:
         return str(self.metrics["machine"]["tvae"])
 
-    @property
-    def facts(self) -> str:
-        hours = self.metrics["seconds"] / 3600
-        return f"{self.metrics['epochs']} epochs, {hours:.1f} hours on one thread, revision {self.revision}"
+
+def recorded_name(table: str, column: str, seed: int, selection: str) -> str | None:
+    """Of the folder for such a run; nothing for what the paper does not have."""
+    match = COLUMN.fullmatch(column)
+    if match is None:
+        return None
+    level, share = match.groups()
+    cell = f"noise_{level}" if level else f"house_{share}"
+    return f"{table}_{cell}_seed_{seed}" + ("" if selection == SELECTION else f"_{selection}")
 
 
 def recorded_runs() -> list[RecordedRun]:
@@ -40,7 +48,7 @@ def recorded_runs() -> list[RecordedRun]:
     for folder in sorted(RECORDED.glob("*/")):
         match, metrics = NAME.fullmatch(folder.name), read_metrics(folder)
         if match and metrics:
-            table, kind, value, selection = match.groups()
+            table, kind, value, seed, selection = match.groups()
             column = f"noise={value}" if kind == "noise" else f"dataset={kind},missing={value}"
-            found.append(RecordedRun(folder, table, column, selection, metrics))
+            found.append(RecordedRun(folder, table, column, int(seed), selection, metrics))
     return found

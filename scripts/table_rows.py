@@ -133,6 +133,7 @@ def own_row(name: str, budget: str, columns: list[str], outputs: Path) -> Row | 
 def recorded_rows(name: str, columns: list[str]) -> list[Row]:
     """Runs with the paper's parameters in docs/paper, a row for each selection of parents."""
     rows: dict[str, Row] = {}
+    revisions: dict[str, set[str]] = {}
     for run in recorded_runs():
         if run.column not in columns or run.table != table_of(run.column, name):
             continue
@@ -141,7 +142,8 @@ def recorded_rows(name: str, columns: list[str]) -> list[Row]:
         row = rows.setdefault(title, Row(title, "recorded", "nothing", *empty, reproduces=TVAE))
         row.cells[columns.index(run.column)].append(run.metrics["psnr"])
         row.minutes[columns.index(run.column)].append(run.metrics["seconds"] / 60)
-        row.note = "; ".join(filter(None, (row.note, f"{run.column}: {run.facts}")))
+        revisions.setdefault(title, set()).add(run.revision)
+        row.note = f"{run.metrics['epochs']} epochs, 1 thread a run, revision {', '.join(sorted(revisions[title]))}"
     return list(rows.values())
 
 

@@ -66,7 +66,7 @@ def test_a_broken_picture_is_named_at_the_end_and_the_others_are_those_of_one_pr
 
 
 def fail_by_turns(rank):
-    """A folder in which one rank fails at one picture, the other at the next, all at a third, one when others are done."""
+    """One rank fails at one picture, the other at the next, all at a third, one when the others are done."""
     for name in "abcdefg":
         Path(f"many/{name}.png").touch()
 
@@ -96,7 +96,8 @@ def test_what_fails_on_one_rank_alone_fails_on_all_and_they_begin_the_next_pictu
         told = by_one | {"e": "the same sums", "f": "too late for the others", "g": f"a mistake of {rank}"}
         assert lines == [f"  {name}.png: {problem}" for name, problem in told.items()]
         assert (is_shared, connected) == (True, [*range(n_ranks)])
-    rows = list(csv.DictReader(Path("run/results.csv").open()))
+    with open("run/results.csv") as file:
+        rows = list(csv.DictReader(file))
     assert [row["name"] for row in rows] == [f"{name}.png" for name in "abcdefg"]  # each once
     assert [row["status"] for row in rows].count("finished") == 7 - n_ranks - 3
 

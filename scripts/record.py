@@ -1,0 +1,107 @@
+"""Keep finished runs with the paper's parameters in docs/paper: `make record`, or `python -m scripts.record [outputs]`.
+
+Of each finished run below outputs/TABLE/paper: metrics, history, the restored picture and the curves of its training.
+What has been recorded stays as it is. Then docs/paper/curves.png is drawn: PSNR over epochs beside the published value.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from scripts import recorded
+from scripts.recorded import RecordedRun, recorded_name, recorded_runs
+from scripts.table_rows import TVAE, published, read_run
+from tvae.data.atomic import write_atomically
+from tvae.options.checks import read_config
+from tvae.run.figures import save_figure
+from tvae.run.files import CONFIG, HISTORY, METRICS
+
+CURVES = "curves.png"
+KEPT = (METRICS, HISTORY, "restored.png", "figures/training.png")
+CELLS = {  # (table, column): title
+    ("table1", "noise=15"): "Table 1, sigma=15",
+    ("table1", "noise=25"): "Table 1, sigma=25",
+    ("table1", "noise=50"): "Table 1, sigma=50",
+    ("table2", "noise=50"): "Table 2, sigma=50",
+    ("inpainting", "dataset=house,missing=0.5"): "Table 5, half missing",
+}
+
+
+def record(outputs: Path) -> list[Path]:
+    """The folders that are new."""
+    new = []
+    for table in ("table1", "table2", "inpainting"):
+        for path in sorted((outputs / table / "paper").glob(f"*/{METRICS}")):
+            run = read_run(path.parent)
+            if run is None:
+                continue
+            config = read_config(path.parent / CONFIG)
+            name = recorded_name(table, run.column, config.corruption_seed, config.ea.selection or "")
+            if name and not (recorded.RECORDED / name / METRICS).is_file():
+                _keep(path.parent, recorded.RECORDED / name)
+                new.append(recorded.RECORDED / name)
+    return new
+
+
+def _keep(run: Path, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in reversed(KEPT):  # metrics last: without them it does not count as recorded
+        if (run / name).is_file():
+            write_atomically(folder / Path(name).name, (run / name).read_bytes())
+
+
+def draw_curves(runs: list[RecordedRun]) -> Figure:
+    """A panel for each cell: every run's PSNR over epochs, and what the paper has."""
+    figure = Figure(figsize=(13, 7), layout="constrained")
+    panels = figure.subplots(2, 3).flat
+    for axes, (cell, title) in zip(panels, CELLS.items(), strict=False):
+        _draw_cell(axes, *cell, runs)
+        axes.set_title(title)
+    last = figure.axes[-1]
+    last.set_axis_off()
+    last.legend(*figure.axes[0].get_legend_handles_labels(), loc="center", frameon=False)
+    figure.supxlabel("epoch; the rate is lowest at every twentieth")
+    figure.supylabel("PSNR in dB")
+    return figure
+
+
+def _draw_cell(axes: Axes, table: str, column: str, runs: list[RecordedRun]) -> None:
+    content = published()[table]
+    (cited,) = (row["values"] for row in content["rows"] if row["name"] == TVAE)
+    value = cited[content["columns"].index(column)]
+    axes.axhline(value, color="k", linestyle=":", label="the paper")
+    axes.plot([], [], "C0", label="ea.selection=authors, as the published program")
+    axes.plot([], [], "0.6", label="ea.selection=fitness, as the paper describes it")
+    lowest = value
+    for run in runs:
+        if (run.table, run.column) == (table, column):
+            epochs, values = _psnr_over_epochs(run.folder)
+            axes.plot(epochs, values, "0.6" if run.selection else "C0", linewidth=1)
+            lowest = min(lowest, values[-1])
+    axes.set_ylim(lowest - 1.5, value + 0.5)
+
+
+def _psnr_over_epochs(folder: Path) -> tuple[list[int], list[float]]:
+    with open(folder / HISTORY) as file:
+        rows = [row for row in csv.DictReader(file) if row["psnr"]]
+    return [int(row["epoch"]) for row in rows], [float(row["psnr"]) for row in rows]
+
+
+def main(words: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="scripts.record", description=__doc__.splitlines()[0])
+    parser.add_argument("outputs", type=Path, nargs="?", default=Path("outputs"))
+    for folder in record(parser.parse_args(words).outputs):
+        print(f"recorded {folder}")
+    runs = recorded_runs()
+    if runs:
+        save_figure(recorded.RECORDED / CURVES, draw_curves(runs))
+    print(f"{len(runs)} runs in {recorded.RECORDED}")
+
+
+if __name__ == "__main__":
+    main()

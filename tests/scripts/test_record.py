@@ -1,0 +1,78 @@
+"""Keeping runs with the paper's parameters, from made-up ones."""
+
+import csv
+
+import numpy as np
+import pytest
+
+from scripts import record
+from scripts.recorded import NAME, recorded_name, recorded_runs
+from tests.made_up_runs import make_run
+from tvae.data.image_file import write_image
+
+CELLS = {
+    "table1/paper/noise=15.0,seed=0": "table1_noise_15_seed_0",
+    "table2/paper/noise=50.0,seed=0": "table2_noise_50_seed_0",
+    "inpainting/paper/dataset=house,missing=0.5,seed=0": "inpainting_house_0.5_seed_0",
+}
+
+
+def make_paper_run(path, psnr, **options):
+    make_run(path, psnr, epochs=500, **options)
+    config = (path / "config.yaml").read_text()
+    (path / "config.yaml").write_text(config.replace("selection: fitness", "selection: authors"))
+    with open(path / "history.csv", "w") as file:
+        writer = csv.writer(file)
+        writer.writerows([["epoch", "elbo", "psnr"], [1, -3, ""], [10, -2, psnr - 1], [20, -1, psnr]])
+    write_image(path / "restored.png", np.full((8, 8), 99, dtype=np.uint8))
+
+
+@pytest.fixture
+def outputs(tmp_path):
+    for place, name in enumerate(CELLS):
+        make_paper_run(tmp_path / "outputs" / name, 30.0 + place)
+    return tmp_path / "outputs"
+
+
+def test_every_finished_run_is_kept_under_its_name(outputs, recorded_folder):
+    make_paper_run(outputs / "table1" / "paper" / "noise=25.0,seed=0", 32.0, status="interrupted")
+    make_paper_run(outputs / "inpainting" / "paper" / "dataset=castle,missing=0.5,seed=0", 33.0)  # not in the paper
+    record.main([str(outputs)])
+    assert {run.folder.name: run.metrics["psnr"] for run in recorded_runs()} == {
+        name: 30.0 + place for place, name in enumerate(CELLS.values())
+    }
+    kept = recorded_folder / "table1_noise_15_seed_0"
+    assert sorted(path.name for path in kept.iterdir()) == ["history.csv", "metrics.json", "restored.png"]
+    run = outputs / "table1" / "paper" / "noise=15.0,seed=0"
+    assert (kept / "history.csv").read_bytes() == (run / "history.csv").read_bytes()
+    assert (recorded_folder / record.CURVES).is_file()
+
+
+def test_what_is_recorded_is_not_replaced(outputs, recorded_folder, capsys):
+    make_paper_run(recorded_folder / "table1_noise_15_seed_0", 34.0)
+    record.main([str(outputs)])
+    assert "table1" not in capsys.readouterr().out
+    assert recorded_runs()[1].metrics["psnr"] == 34.0
+
+
+def test_names_are_read_as_they_are_written():
+    for column in ("noise=15", "dataset=house,missing=0.5"):
+        for selection in ("authors", "fitness"):
+            name = recorded_name("table1", column, 3, selection)
+            assert name is not None
+            match = NAME.fullmatch(name)
+            assert match is not None
+            assert match.groups()[3:] == ("3", None if selection == "authors" else "fitness")
+    assert recorded_name("inpainting", "dataset=castle,missing=0.5,missing_per=channel", 0, "authors") is None
+
+
+def test_curves_show_every_run_beside_the_published_value(outputs):
+    record.main([str(outputs)])
+    figure = record.draw_curves(recorded_runs())
+    panels = {axes.get_title(): axes for axes in figure.axes if axes.get_title()}
+    assert list(panels) == list(record.CELLS.values())
+    (published, *_, run) = panels["Table 2, sigma=50"].lines
+    assert set(published.get_ydata()) == {29.98}
+    assert list(run.get_xdata()) == [10, 20]
+    assert list(run.get_ydata()) == [30.0, 31.0]
+    assert len(panels["Table 1, sigma=25"].lines) == 3, "no run there"
