@@ -68,7 +68,7 @@ NATURAL := $(BIN)/python -m tvae.train -m hydra.sweep.dir=$(NATURAL_DIR)
 SEEDS ?= 0,1,2
 # epochs of the linear decoder, and from where it has ended
 BEFORE ?= $(if $(SUFFIX),40,100)
-AFTER ?= $(if $(SUFFIX),20,100)
+AFTER ?= $(if $(SUFFIX),10,100)
 
 natural: $(VENV)/.installed  ## the paper's second: whitened patches, linear to deep; SEEDS=0 AFTER=100 OPTIONS="..."
 	$(BEGIN) $(NATURAL) experiment=natural_linear seed=$(SEEDS) hydra.sweep.subdir='linear_$${seed}' \
@@ -104,11 +104,13 @@ TABLE2 = $(BEGIN) $(if $(SUFFIX),,$(SWEEP) experiment=table1 noise=15,25 $(TABLE
 	$(SWEEP) experiment=table2$(SUFFIX) $(OR) $(COLLECT)
 
 # castle is in colour, takes longest, and the paper does not have it
-CASTLE_SEEDS = $(if $(SUFFIX),corruption_seed=0,$(TABLE_SEEDS))
+CASTLE_quick := experiment=inpainting_quick dataset=castle missing=0.5,0.8 missing_per=channel corruption_seed=0
+CASTLE_paper := experiment=castle_50,castle_80 $(TABLE_SEEDS) seed='$${corruption_seed}' \
+	hydra.sweep.dir=outputs/inpainting/paper
 
 inpainting: peers $(VENV)/.installed-joblib  ## house with half of its pixels, castle with half and a fifth of its values
 	$(BEGIN) $(SWEEP) experiment=inpainting$(SUFFIX) dataset=house missing=0.5 $(TABLE_SEEDS) $(OR) \
-	$(SWEEP) experiment=inpainting$(SUFFIX) dataset=castle missing=0.5,0.8 missing_per=channel $(CASTLE_SEEDS) \
+	$(SWEEP) $(CASTLE_$(BUDGET)) \
 		hydra.sweep.subdir='"dataset=$${dataset.name},missing=$${missing},missing_per=channel,seed=$${seed}"' $(OR) $(COLLECT)
 
 # The development set. The sweeps run inside the folder of the pictures, so that a run is called by its picture's name.
