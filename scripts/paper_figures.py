@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from scripts.html_pictures import picture
-from scripts.recorded import recorded_runs
+from scripts.recorded import VARIANTS, recorded_runs
 from tvae.run.run_directory import read_metrics
 
 # pictures of `make bars` and `make natural` that have their place here
@@ -63,7 +63,7 @@ def _image(outputs: Path, number: int, title: str, paper: str, table: str, colum
     ]
     for run in recorded_runs():
         if (run.table, run.column) == (table, column):
-            by = f", ea.selection={run.selection}" if run.selection else ""
+            by = f", {VARIANTS[run.variant]}" if run.variant else ""
             runs.append((f"{KINDS['paper']}{by}, recorded", run.folder, run.metrics))
     shown, said = [], []
     for name, path, metrics in runs:

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from scripts import recorded
-from scripts.recorded import RecordedRun, recorded_name, recorded_runs
+from scripts.recorded import VARIANTS, RecordedRun, recorded_name, recorded_runs
 from scripts.table_rows import TVAE, published, read_run
 from tvae.data.atomic import write_atomically
 from tvae.options.checks import read_config
@@ -22,6 +22,7 @@ from tvae.run.figures import save_figure
 from tvae.run.files import CONFIG, HISTORY, METRICS
 
 CURVES = "curves.png"
+COLOURS = {None: "C0", "variance": "C1", "fitness": "0.6"}  # by variant
 KEPT = (METRICS, HISTORY, "restored.png", "figures/training.png")
 CELLS = {  # (table, column): title
     ("table1", "noise=15"): "Table 1, sigma=15",
@@ -41,7 +42,7 @@ def record(outputs: Path) -> list[Path]:
             if run is None:
                 continue
             config = read_config(path.parent / CONFIG)
-            name = recorded_name(table, run.column, config.corruption_seed, config.ea.selection or "")
+            name = recorded_name(table, run.column, config)
             if name and not (recorded.RECORDED / name / METRICS).is_file():
                 _keep(path.parent, recorded.RECORDED / name)
                 new.append(recorded.RECORDED / name)
@@ -75,14 +76,15 @@ def _draw_cell(axes: Axes, table: str, column: str, runs: list[RecordedRun]) -> 
     (cited,) = (row["values"] for row in content["rows"] if row["name"] == TVAE)
     value = cited[content["columns"].index(column)]
     axes.axhline(value, color="k", linestyle=":", label="the paper")
-    axes.plot([], [], "C0", label="ea.selection=authors, as the published program")
-    axes.plot([], [], "0.6", label="ea.selection=fitness, as the paper describes it")
+    for variant, colour in COLOURS.items():
+        axes.plot([], [], colour, label=VARIANTS[variant] if variant else "the experiment as it stands")
     lowest = value
     for run in runs:
         if (run.table, run.column) == (table, column):
             epochs, values = _psnr_over_epochs(run.folder)
-            axes.plot(epochs, values, "0.6" if run.selection else "C0", linewidth=1)
+            axes.plot(epochs, values, COLOURS[run.variant], linewidth=1)
             lowest = min(lowest, values[-1])
+    axes.set_xlim(0, 510)
     axes.set_ylim(lowest - 1.5, value + 0.5)
 
 

@@ -1,7 +1,7 @@
 """Runs with the paper's parameters that docs/paper keeps, for tables and reports on machines that have not run them.
 
-A folder is called TABLE_COLUMN_VALUE_seed_NUMBER, and behind that by the parent selection where it is not the published
-program's: `table2_noise_50_seed_0_fitness`, `inpainting_house_0.5_seed_0`.
+A folder is called TABLE_COLUMN_VALUE_seed_NUMBER, and behind that by its variant where it is not the experiment as it
+stands: `inpainting_house_0.5_seed_0`, `table2_noise_50_seed_0_fitness`.
 """
 
 from __future__ import annotations
@@ -11,12 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tvae.options.schema import Config
 from tvae.run.run_directory import read_metrics
 
 RECORDED = Path(__file__).parents[1] / "docs" / "paper"
-NAME = re.compile(r"(table1|table2|inpainting)_(noise|house)_([\d.]+)_seed_(\d+)(?:_(\w+))?")
+NAME = re.compile(r"(table1|table2|inpainting)_(noise|house)_([\d.]+)_seed_(\d+)(?:_(variance|fitness))?")
 COLUMN = re.compile(r"noise=([\d.]+)|dataset=house,missing=([\d.]+)")
-SELECTION = "authors"  # of the experiments
+VARIANTS = {
+    "variance": "sigma2 from the data's variance",
+    "fitness": "ea.selection=fitness, sigma2 from the data's variance",
+}
 
 
 @dataclass(frozen=True)
@@ -25,7 +29,7 @@ class RecordedRun:
     table: str
     column: str  # as in published.yaml
     seed: int
-    selection: str | None  # of parents; None: as in the experiments
+    variant: str | None  # a key of VARIANTS; None: the experiment as it stands
     metrics: dict[str, Any]
 
     @property
@@ -33,14 +37,15 @@ class RecordedRun:
         return str(self.metrics["machine"]["tvae"])
 
 
-def recorded_name(table: str, column: str, seed: int, selection: str) -> str | None:
+def recorded_name(table: str, column: str, config: Config) -> str | None:
     """Of the folder for such a run; nothing for what the paper does not have."""
     match = COLUMN.fullmatch(column)
     if match is None:
         return None
     level, share = match.groups()
     cell = f"noise_{level}" if level else f"house_{share}"
-    return f"{table}_{cell}_seed_{seed}" + ("" if selection == SELECTION else f"_{selection}")
+    variant = "_fitness" if config.ea.selection == "fitness" else "_variance" if config.model.sigma2 is None else ""
+    return f"{table}_{cell}_seed_{config.corruption_seed}{variant}"
 
 
 def recorded_runs() -> list[RecordedRun]:
@@ -48,7 +53,7 @@ def recorded_runs() -> list[RecordedRun]:
     for folder in sorted(RECORDED.glob("*/")):
         match, metrics = NAME.fullmatch(folder.name), read_metrics(folder)
         if match and metrics:
-            table, kind, value, seed, selection = match.groups()
+            table, kind, value, seed, variant = match.groups()
             column = f"noise={value}" if kind == "noise" else f"dataset={kind},missing={value}"
-            found.append(RecordedRun(folder, table, column, int(seed), selection, metrics))
+            found.append(RecordedRun(folder, table, column, int(seed), variant, metrics))
     return found

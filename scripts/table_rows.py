@@ -11,7 +11,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from scripts.recorded import recorded_runs
+from scripts.recorded import VARIANTS, recorded_runs
 from tvae.core.errors import UserError
 from tvae.options.checks import read_config
 from tvae.run.files import CONFIG, METRICS
@@ -131,13 +131,13 @@ def own_row(name: str, budget: str, columns: list[str], outputs: Path) -> Row | 
 
 
 def recorded_rows(name: str, columns: list[str]) -> list[Row]:
-    """Runs with the paper's parameters in docs/paper, a row for each selection of parents."""
+    """Runs with the paper's parameters in docs/paper, a row for each variant."""
     rows: dict[str, Row] = {}
     revisions: dict[str, set[str]] = {}
     for run in recorded_runs():
         if run.column not in columns or run.table != table_of(run.column, name):
             continue
-        title = NAMES["paper"] + (f", ea.selection={run.selection}" if run.selection else "")
+        title = NAMES["paper"] + (f", {VARIANTS[run.variant]}" if run.variant else "")
         empty: tuple[list[list[float]], list[list[float]]] = ([[] for _ in columns], [[] for _ in columns])
         row = rows.setdefault(title, Row(title, "recorded", "nothing", *empty, reproduces=TVAE))
         row.cells[columns.index(run.column)].append(run.metrics["psnr"])

@@ -67,4 +67,4 @@ def test_without_runs_there_are_the_recorded_ones(tmp_path, recorded_folder):
     assert list(paper_figures(tmp_path)) == []
     make_run(recorded_folder / "table2_noise_50_seed_0_fitness", 29.9, epochs=500)
     (page,) = paper_figures(tmp_path)
-    assert "29.90 dB (the paper&#x27;s parameters, ea.selection=fitness, recorded, 500 epochs)" in page
+    assert "29.90 dB (the paper&#x27;s parameters, ea.selection=fitness, sigma2 from the data&#x27;s variance, " in page

@@ -4,9 +4,10 @@ import csv
 
 import numpy as np
 import pytest
+from omegaconf import OmegaConf
 
 from scripts import record
-from scripts.recorded import NAME, recorded_name, recorded_runs
+from scripts.recorded import recorded_runs
 from tests.made_up_runs import make_run
 from tvae.data.image_file import write_image
 
@@ -17,10 +18,11 @@ CELLS = {
 }
 
 
-def make_paper_run(path, psnr, **options):
+def make_paper_run(path, psnr, selection="authors", sigma2=0.01, **options):
     make_run(path, psnr, epochs=500, **options)
-    config = (path / "config.yaml").read_text()
-    (path / "config.yaml").write_text(config.replace("selection: fitness", "selection: authors"))
+    config = OmegaConf.load(path / "config.yaml")
+    config.ea.selection, config.model.sigma2 = selection, sigma2
+    OmegaConf.save(config, path / "config.yaml")
     with open(path / "history.csv", "w") as file:
         writer = csv.writer(file)
         writer.writerows([["epoch", "elbo", "psnr"], [1, -3, ""], [10, -2, psnr - 1], [20, -1, psnr]])
@@ -55,15 +57,19 @@ def test_what_is_recorded_is_not_replaced(outputs, recorded_folder, capsys):
     assert recorded_runs()[1].metrics["psnr"] == 34.0
 
 
-def test_names_are_read_as_they_are_written():
-    for column in ("noise=15", "dataset=house,missing=0.5"):
-        for selection in ("authors", "fitness"):
-            name = recorded_name("table1", column, 3, selection)
-            assert name is not None
-            match = NAME.fullmatch(name)
-            assert match is not None
-            assert match.groups()[3:] == ("3", None if selection == "authors" else "fitness")
-    assert recorded_name("inpainting", "dataset=castle,missing=0.5,missing_per=channel", 0, "authors") is None
+@pytest.mark.parametrize(
+    ("options", "variant"),
+    [
+        ({}, None),
+        ({"sigma2": None}, "variance"),
+        ({"selection": "fitness", "sigma2": None}, "fitness"),
+    ],
+)
+def test_variants_of_an_experiment_are_told_apart(tmp_path, options, variant):
+    make_paper_run(tmp_path / "outputs" / "table1" / "paper" / "noise=25.0,seed=0", 32.0, **options)
+    record.main([str(tmp_path / "outputs")])
+    (run,) = recorded_runs()
+    assert (run.table, run.column, run.seed, run.variant) == ("table1", "noise=25", 0, variant)
 
 
 def test_curves_show_every_run_beside_the_published_value(outputs):
@@ -75,4 +81,4 @@ def test_curves_show_every_run_beside_the_published_value(outputs):
     assert set(published.get_ydata()) == {29.98}
     assert list(run.get_xdata()) == [10, 20]
     assert list(run.get_ydata()) == [30.0, 31.0]
-    assert len(panels["Table 1, sigma=25"].lines) == 3, "no run there"
+    assert len(panels["Table 1, sigma=25"].lines) == 4, "no run there"

@@ -6,6 +6,7 @@ import math
 import pytest
 
 from scripts import tables
+from scripts.recorded import VARIANTS
 from scripts.table_rows import Row, collect
 from tests.made_up_runs import make_outputs, make_run
 
@@ -62,7 +63,7 @@ def test_recorded_runs_have_rows_of_their_own(outputs, recorded_folder):
     title = "tvae, the paper's parameters"
     for table, expected in {
         "table1": {title: [[34.1], [], []]},
-        "table2": {title: [[34.1], [], [29.7]], f"{title}, ea.selection=fitness": [[], [], [29.9]]},
+        "table2": {title: [[34.1], [], [29.7]], f"{title}, {VARIANTS['fitness']}": [[], [], [29.9]]},
         "inpainting": {title: [[38.4], [], []]},
     }.items():
         rows = [row for row in collect(table, outputs)[1] if row.origin == "recorded"]
