@@ -82,7 +82,7 @@ natural: $(VENV)/.installed  ## the paper's second: whitened patches, linear to 
 # The more latents, the more children of a parent, so that as large a share of the flips is tried. On 20,000 patches 1000
 # latents fit the training patches and lose on held-out ones, so that both budgets have 100,000.
 LATENTS ?= 100 300 1000
-NATURAL_H := $(if $(SUFFIX),natural_linear epochs=20,natural_h1000)
+NATURAL_H := $(if $(SUFFIX),natural_linear epochs=12,natural_h1000)
 
 natural-h: $(VENV)/.installed  ## time and ELBO against the number of latents; a linear decoder, BUDGET=paper: deep, 100 epochs
 	$(BEGIN) for h in $(LATENTS); do \
