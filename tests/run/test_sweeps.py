@@ -133,5 +133,5 @@ def test_tables_sweep_noise_and_seeds_into_their_own_folder(experiment, folder, 
     assert cfg.hydra.sweeper.params.corruption_seed == "0,1,2"
     assert (cfg.hydra.sweep.dir, cfg.hydra.sweep.subdir) == (folder, "noise=25.0,seed=2")
     assert cfg.seed == 2
-    assert cfg.epochs == {"table1_quick": 100, "table2_quick": None}.get(experiment, 500)
+    assert cfg.epochs == {"table1_quick": 60, "table2_quick": None}.get(experiment, 500)
     assert cfg.dataset.standardise == experiment.endswith("quick")  # the paper's rates are for grey values
