@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from functools import partial
 
 from tvae.core.engine import Engine, EStepFunction, visit_by
 from tvae.core.evolution import EaConfig
@@ -30,18 +31,20 @@ def choose_engine(model: Model, ea: EaConfig, imputes: bool = False, is_exact_ma
         return Engine("torch", visit, e_step, gradient, UNPACKED, torch_engine.adam, nullcontext)
     products = native.PRODUCTS
     has_e_step = native.has_e_step(model, ea)
-    has_gradient = native.has_gradient(model) and not imputes
+    has_gradient = native.has_gradient(model)
     is_whole = has_e_step and has_gradient and not is_exact_masked
     e_step = native.e_step if has_e_step else torch_engine.e_step
-    gradient = native.gradient if has_gradient else torch_engine.gradient_by(products, imputes)
+    gradient = (
+        partial(native.gradient, imputes=imputes) if has_gradient else torch_engine.gradient_by(products, imputes)
+    )
     return Engine(
         name="native" if is_whole else "native and torch",
-        visit=native.visit_batch if is_whole else visit_by(e_step, gradient, products),
+        visit=partial(native.visit_batch, imputes=imputes) if is_whole else visit_by(e_step, gradient, products),
         e_step=e_step,
         gradient=gradient,
         products=products,
         optimiser=native.Adam,
         # What a visit then leaves to torch is tiny, and not worth the waking of its threads.
         at_work=native.torch_on_one_thread if is_whole else nullcontext,
-        stretch=native.visit_stretch if is_whole else None,
+        stretch=partial(native.visit_stretch, imputes=imputes) if is_whole else None,
     )

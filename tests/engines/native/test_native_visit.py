@@ -1,5 +1,7 @@
 """The native visit at one go against that of torch by its parts."""
 
+from functools import partial
+
 import pytest
 import torch
 from conftest import random_mask
@@ -15,7 +17,9 @@ from tvae.engines import native, torch_engine
 
 pytestmark = needs_kernel
 
-torch_visit = visit_by(torch_engine.e_step, torch_engine.gradient_by(UNPACKED, impute=False), UNPACKED)
+torch_visit, torch_visit_imputing = (
+    visit_by(torch_engine.e_step, torch_engine.gradient_by(UNPACKED, impute), UNPACKED) for impute in (False, True)
+)
 EA = EaConfig(n_parents=4, n_children=5, n_generations=2)
 
 
@@ -40,6 +44,20 @@ def test_states_gradients_and_sums_are_those_of_torch(hidden, masked, prune):
     assert torch.equal(ours[0], theirs[0])
     torch.testing.assert_close(ours[1:3], theirs[1:3], rtol=1e-9, atol=1e-11)
     assert ours[3] == theirs[3] > 0
+
+
+@pytest.mark.parametrize("hidden", [[], [37], [9, 70, 12], [400]])
+def test_imputed_values_are_those_of_torch(hidden):
+    """More rows than a thread takes at a time, so that data points begin in one part and end in another."""
+    model, x, packed = setting(23, hidden, 213, 30, n_points=9)
+    model.likelihood.sigma2.mul_(1000)
+    observed = random_mask(*x.shape)
+    by_kernel = partial(native.visit_batch, imputes=True)
+    ours, theirs = (visits(visit, model, x, packed, observed, 0) for visit in (by_kernel, torch_visit_imputing))
+    assert torch.equal(ours[0], theirs[0])
+    torch.testing.assert_close(ours[1:3], theirs[1:3], rtol=1e-9, atol=1e-11)
+    left_out = visits(native.visit_batch, model, x, packed, observed, 0)[1]
+    assert not torch.allclose(ours[1][0], left_out[0], rtol=1e-3)
 
 
 def test_an_exact_m_step_has_sums_and_no_gradients():
@@ -68,9 +86,9 @@ def test_the_number_of_threads_changes_nothing(dtype):
         assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
 
 
-@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize(("masked", "imputes"), [(False, False), (True, False), (True, True)])
 @pytest.mark.parametrize("hidden", [[], [37], [9, 70]])
-def test_a_stretch_is_its_visits_and_steps_by_turns(hidden, masked):
+def test_a_stretch_is_its_visits_and_steps_by_turns(hidden, masked, imputes):
     """Minibatches of 4, 4 and 3 data points, at other rates: the same to the last bit."""
     found = []
     for is_stretch in (False, True):
@@ -79,13 +97,14 @@ def test_a_stretch_is_its_visits_and_steps_by_turns(hidden, masked):
         optimiser, totals = native.Adam(model.decoder.parameters(), 0.1), Totals(model, False, masked)
         whole = Minibatch(x, observed, packed, Stream(8, torch.arange(11)), 11)
         if is_stretch:
-            kept = native.visit_stretch(model, EA, 1e-3, Stretch(whole, 4, optimiser, [0.01, 0.02, 0.03]), totals)
+            stretch = Stretch(whole, 4, optimiser, [0.01, 0.02, 0.03])
+            kept = native.visit_stretch(model, EA, 1e-3, stretch, totals, imputes)
         else:
             parts = []
             for rate, index in zip((0.01, 0.02, 0.03), torch.arange(11).split(4), strict=True):
                 mask = None if observed is None else observed[index]
                 batch = Minibatch(x[index], mask, packed[index], Stream(8, index), len(index))
-                states, gradients = native.visit_batch(model, EA, 1e-3, batch, totals)
+                states, gradients = native.visit_batch(model, EA, 1e-3, batch, totals, imputes)
                 parts.append(states)
                 for parameter, gradient in zip(model.decoder.parameters(), gradients, strict=True):
                     parameter.grad = gradient

@@ -51,7 +51,7 @@ class EStepTask(ctypes.Structure):
 class GradientTask(ctypes.Structure):
     _fields_ = [
         ("decoder", Network),
-        *((name, c_int64) for name in ("n_rows", "n_latents", "n_threads")),
+        *((name, c_int64) for name in ("n_rows", "n_latents", "n_threads", "imputes")),
         ("scale", c_double),
         *((name, c_void_p) for name in ("point", "packed", "weight", "mu", "x", "observed")),
         *((name, c_void_p) for name in ("weight_gradients", "bias_gradients")),
@@ -61,6 +61,7 @@ class GradientTask(ctypes.Structure):
 class VisitTask(ctypes.Structure):
     _fields_ = [
         ("search", EStepTask),
+        ("imputes", c_int64),
         *((name, c_double) for name in ("prune", "scale")),
         *((name, c_void_p) for name in ("n_points", "n_observed", "n_accepted", "elbo", "error", "active")),
         *((name, c_void_p) for name in ("weight_gradients", "bias_gradients")),

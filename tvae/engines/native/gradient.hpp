@@ -1,6 +1,8 @@
 // The gradient of the decoder's loss for linear decoders and ReLU, whose derivative is one where its value is not zero.
 //
 //     loss = scale / 2 sum_r weight_r |x_point(r) - mu(z_r)|^2
+//
+// Missing values are left out, or stand at their posterior mean, which counts as known.
 #pragma once
 
 #include <algorithm>
@@ -54,6 +56,9 @@ public:
     const int64_t n_hidden = layers.size(), n_first = task.decoder.sizes[1];
     phases.add((n_rows + ROWS - 1) / ROWS,
                [this](int64_t part) { forward(part * ROWS, std::min(n_rows, (part + 1) * ROWS)); });
+    if (task.observed && task.imputes)
+      phases.add((n_rows + ROWS - 1) / ROWS,
+                 [this](int64_t part) { impute(part * ROWS, std::min(n_rows, (part + 1) * ROWS)); });
     for (int64_t i = n_hidden; i > 0; --i)
       phases.add((layers[i - 1].n_in + UNITS - 1) / UNITS, [this, i](int64_t part) {
         backward(i, part * UNITS, std::min(layers[i - 1].n_in, (part + 1) * UNITS));
@@ -64,7 +69,7 @@ public:
   }
 
 private:
-  // Rows [first, end): values of all layers, and the gradient of the outputs.
+  // Rows [first, end): values of all layers, and the gradient of the outputs, if nothing is to be imputed first.
   void forward(int64_t first, int64_t end) {
     std::vector<int32_t> list(8 * n_bytes);
     const Network &net = task.decoder;
@@ -79,18 +84,39 @@ private:
       if (!is_known || i + 1 < layers.size())
         layers[i].apply(end - first, ones(i, first), n_words, values(i, first), stride, values(i + 1, first), stride);
     }
-    for (int64_t r = first; r < end; ++r) differentiate(r, is_known ? static_cast<const T *>(task.mu[r]) : nullptr);
+    if (!(task.observed && task.imputes))
+      for (int64_t r = first; r < end; ++r) differentiate(r, x_of(r), observed_of(r));
   }
 
-  // The gradient of row r's outputs; in place of `mu` if that is null.
-  void differentiate(int64_t r, const T *mu) {
+  T weight_of(int64_t r) { return static_cast<const T *>(task.weight)[r]; }
+  const T *x_of(int64_t r) { return static_cast<const T *>(task.x) + task.point[r] * n_outputs; }
+  const uint8_t *observed_of(int64_t r) { return task.observed ? task.observed + task.point[r] * n_outputs : nullptr; }
+  const T *mu_of(int64_t r) { return task.mu ? static_cast<const T *>(task.mu[r]) : values(layers.size(), r); }
+
+  // The gradients of the outputs for all data points whose first row is in [first, end), as if nothing were missing.
+  void impute(int64_t first, int64_t end) {
+    Array<T> x(n_outputs);
+    for (int64_t r = first; r < end; ++r) {
+      if (r > 0 && task.point[r] == task.point[r - 1]) continue;
+      int64_t next = r;
+      while (next < n_rows && task.point[next] == task.point[r]) ++next;
+      const uint8_t *observed = observed_of(r);
+      for (int64_t d = 0; d < n_outputs; ++d) {
+        x[d] = observed[d] ? x_of(r)[d] : T(0);
+        for (int64_t s = r; s < next && !observed[d]; ++s) x[d] += weight_of(s) * mu_of(s)[d];  // Eq. (15)
+      }
+      for (int64_t s = r; s < next; ++s) differentiate(s, x.data(), nullptr);
+    }
+  }
+
+  // The gradient of row r's outputs, where they are if they were computed here.
+  void differentiate(int64_t r, const T *x, const uint8_t *observed) {
     T *difference = values(layers.size(), r);
-    const T factor = static_cast<const T *>(task.weight)[r] * task.scale;
-    add_row(mu ? mu : difference, T(-1), static_cast<const T *>(task.x) + task.point[r] * n_outputs, difference,
-            n_outputs);
+    const T factor = weight_of(r) * task.scale;
+    add_row(mu_of(r), T(-1), x, difference, n_outputs);
     for (int64_t d = 0; d < n_outputs; ++d) difference[d] *= factor;
-    if (task.observed)
-      for (int64_t d = 0; d < n_outputs; ++d) difference[d] *= task.observed[task.point[r] * n_outputs + d];
+    if (observed)
+      for (int64_t d = 0; d < n_outputs; ++d) difference[d] *= observed[d];
     std::fill(difference + n_outputs, difference + mu_stride, T(0));
   }
 

@@ -31,8 +31,9 @@ struct EStepTask {
 struct GradientTask {
   Network decoder;
   int64_t n_rows, n_latents, n_threads;
+  int64_t imputes;                                        // whether missing values stand at their posterior mean
   double scale;                                           // of the loss, see gradient.hpp
-  const int64_t *point;                                   // (R,)
+  const int64_t *point;                                   // (R,): does not fall
   const uint8_t *packed;                                  // (R, ceil(H/8))
   const void *weight;                                     // (R,)
   const void *const *mu;                                  // (R,): of each row, or null if they are not known
@@ -43,6 +44,7 @@ struct GradientTask {
 
 struct VisitTask {
   EStepTask search;
+  int64_t imputes;                                        // as in the gradient
   double prune, scale;                                    // see core/posterior.py, and `scale` of the gradient
   double *n_points, *n_observed, *n_accepted, *elbo, *error;  // sums that are added to, see core/learning.py
   double *active;                                             // (H,): another

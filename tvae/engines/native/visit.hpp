@@ -39,8 +39,9 @@ public:
     const int64_t n_rows = first[batch];
     make_room(point, n_rows), make_room(weight, n_rows), make_room(mu, n_rows);
     make_room(packed, n_rows * bytes_of(search));
-    return {search.decoder, n_rows, search.n_latents, search.n_threads, task.scale, point.data(), packed.data(),
-            weight.data(), mu.data(), search.x, search.observed, task.weight_gradients, task.bias_gradients};
+    return {search.decoder, n_rows, search.n_latents, search.n_threads, task.imputes, task.scale, point.data(),
+            packed.data(), weight.data(), mu.data(), search.x, search.observed, task.weight_gradients,
+            task.bias_gradients};
   }
 
   // Copy the rows of every data point, and meanwhile add up what an epoch sums.

@@ -130,8 +130,13 @@ def e_step(
     return step._replace(n_accepted=step.n_accepted.sum())
 
 
-def gradient(model: Model, x: Tensor, rows: Rows, observed: Tensor | None, n_points: int) -> list[Tensor]:
-    """Eq. (4) divided by the number of data points, see `core.engine.GradientFunction`; needs `has_gradient`."""
+def gradient(
+    model: Model, x: Tensor, rows: Rows, observed: Tensor | None, n_points: int, imputes: bool = False
+) -> list[Tensor]:
+    """Eq. (4) divided by the number of data points, see `core.engine.GradientFunction`; needs `has_gradient`.
+
+    Missing values are left out, or with `imputes` stand at their posterior mean, as in `torch_engine.gradient_by`.
+    """
     decoder, sigma2 = _known_parts(model)
     arguments = Arguments()
     gradients = Gradients(decoder, arguments)
@@ -140,6 +145,7 @@ def gradient(model: Model, x: Tensor, rows: Rows, observed: Tensor | None, n_poi
         n_rows=len(rows.packed),
         n_latents=model.n_latents,
         n_threads=n_threads_for(len(rows.packed) * decoder.cost),
+        imputes=imputes,
         scale=1 / (sigma2 * n_points),
         point=arguments.tensor(rows.point),
         packed=arguments.tensor(rows.packed),
@@ -156,7 +162,7 @@ _visit_by_parts = visit_by(e_step, gradient, PRODUCTS)
 
 
 def _visit_task(
-    model: Model, ea: EaConfig, prune: float, batch: Minibatch, totals: Totals
+    model: Model, ea: EaConfig, prune: float, batch: Minibatch, totals: Totals, imputes: bool
 ) -> tuple[VisitTask, EStep, Gradients, Arguments]:
     """What the kernel is to do, where its results will be, and the memory that it reads."""
     search, step, arguments = _e_step_task(model, ea, batch.x, batch.packed, batch.rng, batch.observed)
@@ -164,6 +170,7 @@ def _visit_task(
     gradients = Gradients(decoder, arguments)
     task = VisitTask(
         search=search,
+        imputes=imputes,
         prune=prune,
         scale=1 / (sigma2 * batch.n_points),
         **{name: value.data_ptr() for name, value in totals.sums.items()},
@@ -173,7 +180,7 @@ def _visit_task(
 
 
 def visit_batch(
-    model: Model, ea: EaConfig, prune: float, batch: Minibatch, totals: Totals
+    model: Model, ea: EaConfig, prune: float, batch: Minibatch, totals: Totals, imputes: bool = False
 ) -> tuple[Tensor, list[Tensor]]:
     """See `core.engine.VisitFunction`; needs `has_e_step` and `has_gradient`.
 
@@ -181,20 +188,22 @@ def visit_batch(
     """
     if totals.is_exact:
         return _visit_by_parts(model, ea, prune, batch, totals)
-    task, step, gradients, _held = _visit_task(model, ea, prune, batch, totals)
+    task, step, gradients, _held = _visit_task(model, ea, prune, batch, totals, imputes)
     kernel("visit", batch.x.dtype)(ctypes.byref(task))
     batch.rng.n_drawn += task.search.n_drawn
     return step.packed, gradients.tensors
 
 
-def visit_stretch(model: Model, ea: EaConfig, prune: float, stretch: Stretch, totals: Totals) -> Tensor:
+def visit_stretch(
+    model: Model, ea: EaConfig, prune: float, stretch: Stretch, totals: Totals, imputes: bool = False
+) -> Tensor:
     """See `core.engine.StretchFunction`; needs `has_e_step` and `has_gradient`.
 
     What Python does for a minibatch would take a third of the time of a small model on two threads.
     """
     optimiser, size = stretch.optimiser, stretch.size
     assert isinstance(optimiser, Adam)
-    visit, step, gradients, arguments = _visit_task(model, ea, prune, stretch.batch, totals)
+    visit, step, gradients, arguments = _visit_task(model, ea, prune, stretch.batch, totals, imputes)
     visit.search.n_threads = n_threads_for(size * visit.search.n_states * model.decoder.cost)
     adam = optimiser.task(arguments, [tensor.data_ptr() for tensor in gradients.tensors], stretch.rates)
     kernel("stretch", stretch.batch.x.dtype)(ctypes.byref(StretchTask(visit=visit, size=size, adam=adam)))
