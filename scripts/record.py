@@ -43,7 +43,9 @@ def record(outputs: Path) -> list[Path]:
                 continue
             config = read_config(path.parent / CONFIG)
             name = recorded_name(table, run.column, config)
-            if name and not (recorded.RECORDED / name / METRICS).is_file():
+            if name is None or not (path.parent / HISTORY).is_file():
+                print(f"left out: {path.parent}: not with the paper's parameters")
+            elif not (recorded.RECORDED / name / METRICS).is_file():
                 _keep(path.parent, recorded.RECORDED / name)
                 new.append(recorded.RECORDED / name)
     return new
@@ -66,7 +68,7 @@ def draw_curves(runs: list[RecordedRun]) -> Figure:
     last = figure.axes[-1]
     last.set_axis_off()
     last.legend(*figure.axes[0].get_legend_handles_labels(), loc="center", frameon=False)
-    figure.supxlabel("epoch; the rate is lowest at every twentieth")
+    figure.supxlabel("epoch; the learning rate is lowest every 20 epochs")
     figure.supylabel("PSNR in dB")
     return figure
 
@@ -78,14 +80,14 @@ def _draw_cell(axes: Axes, table: str, column: str, runs: list[RecordedRun]) -> 
     axes.axhline(value, color="k", linestyle=":", label="the paper")
     for variant, colour in COLOURS.items():
         axes.plot([], [], colour, label=VARIANTS[variant] if variant else "the experiment as it stands")
-    lowest = value
+    ends = [value]
     for run in runs:
         if (run.table, run.column) == (table, column):
             epochs, values = _psnr_over_epochs(run.folder)
             axes.plot(epochs, values, COLOURS[run.variant], linewidth=1)
-            lowest = min(lowest, values[-1])
+            ends += values[-1:]
     axes.set_xlim(0, 510)
-    axes.set_ylim(lowest - 1.5, value + 0.5)
+    axes.set_ylim(min(ends) - 1.5, max(ends) + 0.5)
 
 
 def _psnr_over_epochs(folder: Path) -> tuple[list[int], list[float]]:

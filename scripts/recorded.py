@@ -1,7 +1,7 @@
 """Runs with the paper's parameters that docs/paper keeps, for tables and reports on machines that have not run them.
 
-A folder is called TABLE_COLUMN_VALUE_seed_NUMBER, and behind that by its variant where it is not the experiment as it
-stands: `inpainting_house_0.5_seed_0`, `table2_noise_50_seed_0_fitness`.
+A folder is called TABLE_COLUMN_VALUE_seed_NUMBER, followed by its variant if it differs from the experiment:
+`inpainting_house_0.5_seed_0`, `table2_noise_50_seed_0_fitness`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,12 @@ from tvae.run.run_directory import read_metrics
 RECORDED = Path(__file__).parents[1] / "docs" / "paper"
 NAME = re.compile(r"(table1|table2|inpainting)_(noise|house)_([\d.]+)_seed_(\d+)(?:_(variance|fitness))?")
 COLUMN = re.compile(r"noise=([\d.]+)|dataset=house,missing=([\d.]+)")
+EPOCHS = 500
+SETTINGS = {  # (ea.selection, model.sigma2): the variant
+    ("authors", 0.01): None,
+    ("authors", None): "variance",
+    ("fitness", None): "fitness",
+}
 VARIANTS = {
     "variance": "sigma2 from the data's variance",
     "fitness": "ea.selection=fitness, sigma2 from the data's variance",
@@ -38,14 +44,14 @@ class RecordedRun:
 
 
 def recorded_name(table: str, column: str, config: Config) -> str | None:
-    """Of the folder for such a run; nothing for what the paper does not have."""
-    match = COLUMN.fullmatch(column)
-    if match is None:
+    """The folder's name, or None for a run with another picture, selection, start or number of epochs."""
+    match, setting = COLUMN.fullmatch(column), (config.ea.selection, config.model.sigma2)
+    if match is None or setting not in SETTINGS or config.epochs != EPOCHS:
         return None
     level, share = match.groups()
     cell = f"noise_{level}" if level else f"house_{share}"
-    variant = "_fitness" if config.ea.selection == "fitness" else "_variance" if config.model.sigma2 is None else ""
-    return f"{table}_{cell}_seed_{config.corruption_seed}{variant}"
+    variant = SETTINGS[setting]
+    return f"{table}_{cell}_seed_{config.corruption_seed}" + (f"_{variant}" if variant else "")
 
 
 def recorded_runs() -> list[RecordedRun]:

@@ -127,13 +127,15 @@ def own_row(name: str, budget: str, columns: list[str], outputs: Path) -> Row | 
     threads = sorted({"all cores" if run.n_threads is None else f"{run.n_threads} thread(s)" for run in runs})
     between = f"{min(epochs)} to {max(epochs)}" if len(epochs) > 1 else f"{max(epochs)}"
     row.note = f"{between} epochs, {' or '.join(threads)} a run"
+    if budget == "paper" and any("castle" in run.column for run in runs):
+        row.note += "; castle with those of the published program"
     return row
 
 
 def recorded_rows(name: str, columns: list[str]) -> list[Row]:
     """Runs with the paper's parameters in docs/paper, a row for each variant."""
     rows: dict[str, Row] = {}
-    revisions: dict[str, set[str]] = {}
+    facts: dict[str, set[str]] = {}
     for run in recorded_runs():
         if run.column not in columns or run.table != table_of(run.column, name):
             continue
@@ -142,8 +144,8 @@ def recorded_rows(name: str, columns: list[str]) -> list[Row]:
         row = rows.setdefault(title, Row(title, "recorded", "nothing", *empty, reproduces=TVAE))
         row.cells[columns.index(run.column)].append(run.metrics["psnr"])
         row.minutes[columns.index(run.column)].append(run.metrics["seconds"] / 60)
-        revisions.setdefault(title, set()).add(run.revision)
-        row.note = f"{run.metrics['epochs']} epochs, 1 thread a run, revision {', '.join(sorted(revisions[title]))}"
+        facts.setdefault(title, set()).add(f"{run.metrics['epochs']} epochs at revision {run.revision}")
+        row.note = "; ".join(sorted(facts[title]))
     return list(rows.values())
 
 

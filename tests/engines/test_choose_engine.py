@@ -83,9 +83,12 @@ def test_the_kernel_differentiates_relu_alone():
 
 
 @needs_kernel
-def test_what_torch_does_with_missing_values():
+def test_missing_values_are_imputed_by_the_kernel_and_torch_adds_up_exact_m_steps():
     model = random_model(hidden=[])
-    assert parts(choose_engine(model, EaConfig(), imputes=True)) == WHOLE
+    imputing = choose_engine(model, EaConfig(), imputes=True)
+    assert parts(imputing) == WHOLE
+    for function in (imputing.gradient, imputing.visit, imputing.stretch):
+        assert function.keywords == {"imputes": True}
     exact = choose_engine(model, EaConfig(), is_exact_masked=True)
     assert parts(exact) == (*WHOLE[:4], False)
     assert exact.name == "native and torch"

@@ -75,6 +75,14 @@ def test_deep_images_are_not_black(page):
     assert np.asarray(Image.open(io.BytesIO(base64.b64decode(white.partition(",")[2])))).min() == 255
 
 
+def test_curves_of_recorded_runs_are_shown(tmp_path, recorded_folder):
+    make_outputs(tmp_path)
+    assert "PSNR over epochs" not in html_page.build(tmp_path)
+    recorded_folder.mkdir()
+    write_image(recorded_folder / "curves.png", np.zeros((8, 8), dtype=np.uint8))
+    assert "PSNR over epochs, every recorded run" in [i["alt"] for i in Content(html_page.build(tmp_path)).images]
+
+
 def test_report_without_results(tmp_path, capsys):
     with pytest.raises(SystemExit) as end:
         html_page.main([str(tmp_path)])

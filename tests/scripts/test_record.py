@@ -18,15 +18,17 @@ CELLS = {
 }
 
 
-def make_paper_run(path, psnr, selection="authors", sigma2=0.01, **options):
-    make_run(path, psnr, epochs=500, **options)
+def make_paper_run(path, psnr, selection="authors", sigma2=0.01, epochs=500, **options):
+    make_run(path, psnr, epochs=epochs, **options)
     config = OmegaConf.load(path / "config.yaml")
-    config.ea.selection, config.model.sigma2 = selection, sigma2
+    config.ea.selection, config.model.sigma2, config.epochs = selection, sigma2, epochs
     OmegaConf.save(config, path / "config.yaml")
     with open(path / "history.csv", "w") as file:
         writer = csv.writer(file)
         writer.writerows([["epoch", "elbo", "psnr"], [1, -3, ""], [10, -2, psnr - 1], [20, -1, psnr]])
-    write_image(path / "restored.png", np.full((8, 8), 99, dtype=np.uint8))
+    for name in ("restored.png", "figures/training.png"):
+        (path / name).parent.mkdir(exist_ok=True)
+        write_image(path / name, np.full((8, 8), 99, dtype=np.uint8))
 
 
 @pytest.fixture
@@ -44,7 +46,9 @@ def test_every_finished_run_is_kept_under_its_name(outputs, recorded_folder):
         name: 30.0 + place for place, name in enumerate(CELLS.values())
     }
     kept = recorded_folder / "table1_noise_15_seed_0"
-    assert sorted(path.name for path in kept.iterdir()) == ["history.csv", "metrics.json", "restored.png"]
+    assert sorted(path.name for path in kept.iterdir()) == [
+        "history.csv", "metrics.json", "restored.png", "training.png",
+    ]  # fmt: skip
     run = outputs / "table1" / "paper" / "noise=15.0,seed=0"
     assert (kept / "history.csv").read_bytes() == (run / "history.csv").read_bytes()
     assert (recorded_folder / record.CURVES).is_file()
@@ -70,6 +74,15 @@ def test_variants_of_an_experiment_are_told_apart(tmp_path, options, variant):
     record.main([str(tmp_path / "outputs")])
     (run,) = recorded_runs()
     assert (run.table, run.column, run.seed, run.variant) == ("table1", "noise=25", 0, variant)
+
+
+@pytest.mark.parametrize("options", [{"epochs": 20}, {"sigma2": 5.0}, {"selection": "fitness"}])
+def test_other_parameters_are_left_out_and_named(tmp_path, options, capsys):
+    run = tmp_path / "outputs" / "table1" / "paper" / "noise=25.0,seed=0"
+    make_paper_run(run, 32.0, **options)
+    record.main([str(tmp_path / "outputs")])
+    assert recorded_runs() == []
+    assert f"left out: {run}" in capsys.readouterr().out
 
 
 def test_curves_show_every_run_beside_the_published_value(outputs):

@@ -69,7 +69,7 @@ def test_recorded_runs_have_rows_of_their_own(outputs, recorded_folder):
         rows = [row for row in collect(table, outputs)[1] if row.origin == "recorded"]
         assert {row.name: row.cells for row in rows} == expected
     (row,) = (row for row in collect("table1", outputs)[1] if row.origin == "recorded")
-    assert row.note == "500 epochs, 1 thread a run, revision 0.1.0 (1234567)"
+    assert row.note == "500 epochs at revision 0.1.0 (1234567)"
     assert "34.1000,,1,-0.17,120.00" in tables.as_csv(*collect("table1", outputs))
 
 

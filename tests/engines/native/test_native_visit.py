@@ -47,16 +47,17 @@ def test_states_gradients_and_sums_are_those_of_torch(hidden, masked, prune):
 
 
 @pytest.mark.parametrize("hidden", [[], [37], [9, 70, 12], [400]])
-def test_imputed_values_are_those_of_torch(hidden):
+@pytest.mark.parametrize("prune", [0, 1e-3])
+def test_imputed_values_are_those_of_torch(hidden, prune):
     """More rows than a thread takes at a time, so that data points begin in one part and end in another."""
     model, x, packed = setting(23, hidden, 213, 30, n_points=9)
     model.likelihood.sigma2.mul_(1000)
     observed = random_mask(*x.shape)
     by_kernel = partial(native.visit_batch, imputes=True)
-    ours, theirs = (visits(visit, model, x, packed, observed, 0) for visit in (by_kernel, torch_visit_imputing))
+    ours, theirs = (visits(visit, model, x, packed, observed, prune) for visit in (by_kernel, torch_visit_imputing))
     assert torch.equal(ours[0], theirs[0])
     torch.testing.assert_close(ours[1:3], theirs[1:3], rtol=1e-9, atol=1e-11)
-    left_out = visits(native.visit_batch, model, x, packed, observed, 0)[1]
+    left_out = visits(native.visit_batch, model, x, packed, observed, prune)[1]
     assert not torch.allclose(ours[1][0], left_out[0], rtol=1e-3)
 
 
@@ -75,12 +76,15 @@ def test_a_diverged_decoder_gives_no_finite_elbo():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_the_number_of_threads_changes_nothing(dtype):
+@pytest.mark.parametrize("imputes", [False, True])
+def test_the_number_of_threads_changes_nothing(dtype, imputes):
     model, x, packed = setting(100, [130], 150, 64, n_points=16, dtype=dtype)
+    observed = random_mask(*x.shape) if imputes else None
+    by_kernel = partial(native.visit_batch, imputes=imputes)
     found = []
     for n_threads in (1, 2, 5, 2):
         torch.set_num_threads(n_threads)
-        order, gradients, sums, _ = visits(native.visit_batch, model, x, packed, None, 1e-3)
+        order, gradients, sums, _ = visits(by_kernel, model, x, packed, observed, 1e-3)
         found.append([order, *gradients, *sums.values()])
     for other in found[1:]:
         assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))

@@ -2,7 +2,7 @@
 //
 //     loss = scale / 2 sum_r weight_r |x_point(r) - mu(z_r)|^2
 //
-// Missing values are left out, or stand at their posterior mean, which counts as known.
+// Missing values are left out, or replaced by their posterior mean, which is held fixed.
 #pragma once
 
 #include <algorithm>
@@ -109,7 +109,7 @@ private:
     }
   }
 
-  // The gradient of row r's outputs, where they are if they were computed here.
+  // The gradient of row r's outputs; overwrites mu if that was computed here.
   void differentiate(int64_t r, const T *x, const uint8_t *observed) {
     T *difference = values(layers.size(), r);
     const T factor = weight_of(r) * task.scale;

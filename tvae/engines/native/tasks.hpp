@@ -33,7 +33,7 @@ struct GradientTask {
   int64_t n_rows, n_latents, n_threads;
   int64_t imputes;                                        // whether missing values stand at their posterior mean
   double scale;                                           // of the loss, see gradient.hpp
-  const int64_t *point;                                   // (R,): does not fall
+  const int64_t *point;                                   // (R,), non-decreasing
   const uint8_t *packed;                                  // (R, ceil(H/8))
   const void *weight;                                     // (R,)
   const void *const *mu;                                  // (R,): of each row, or null if they are not known
