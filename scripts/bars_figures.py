@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from scripts.bars_runs import Run, dataset_of, pair_likelihoods
+from scripts.bars_runs import Run, dataset_of, fields_of_start, pair_likelihoods
 from tvae.core.decoder import Mlp
 from tvae.core.streams import generator
 from tvae.data.sets.bars import BarsConfig, bar_images
@@ -20,11 +20,17 @@ from tvae.run.files import HISTORY, TENSORBOARD_DIR
 
 
 def draw_fields_over_epochs(run: Run, n_rows: int = 10) -> Figure:
+    """From the initialisation on; the epochs of the start that a run took come first."""
+    shape = (run.config.size, run.config.size)
+    pictures = [(epoch, as_grid(fields, shape)) for epoch, fields in fields_of_start(run.directory)]
+    n_before = pictures[-1][0] if pictures else 0
     events = EventAccumulator(str(run.directory / TENSORBOARD_DIR), {"images": 0}).Reload().Images("decoder")
-    chosen = sorted({round(i) for i in np.geomspace(1, len(events), n_rows)})
-    shown = [events[i - 1] for i in chosen]
-    rows = [(f"epoch {event.step}", np.asarray(Image.open(io.BytesIO(event.encoded_image_string)))) for event in shown]
-    rows.append(("true", as_grid(bar_images(run.config.size), (run.config.size, run.config.size))))
+    for event in events:
+        picture = np.asarray(Image.open(io.BytesIO(event.encoded_image_string)))
+        pictures.append((n_before + event.step, picture))
+    chosen = sorted({round(i) for i in np.geomspace(1, len(pictures), n_rows)})
+    rows = [(f"epoch {epoch}", picture) for epoch, picture in (pictures[i - 1] for i in chosen)]
+    rows.append(("true", as_grid(bar_images(run.config.size), shape)))
     figure = Figure(figsize=(2 * len(rows), 2.4), layout="constrained")
     for axes, (title, picture) in zip(figure.subplots(1, len(rows)), rows, strict=True):
         axes.imshow(picture)
@@ -37,15 +43,16 @@ def draw_fields_over_epochs(run: Run, n_rows: int = 10) -> Figure:
 def draw_elbos(runs: list[Run], best: Run) -> Figure:
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.add_subplot()
+    lowest = true = best.metrics["log_likelihood_true"]
     for run in runs:
         with open(run.directory / HISTORY) as file:
             rows = list(csv.DictReader(file))
+        lowest = min(lowest, *(float(row["elbo"]) for row in rows))
         style = {"color": "C0", "linewidth": 2, "label": "best run", "zorder": 3} if run is best else {"color": "0.7"}
         axes.plot([int(row["epoch"]) for row in rows], [float(row["elbo"]) for row in rows], **style)
-    true = best.metrics["log_likelihood_true"]
     axes.axhline(true, color="k", linestyle=":", label="log-likelihood of the generating parameters")
-    axes.set_ylim(true - 45, true + 5)
-    axes.set_xlabel("epoch")
+    axes.set_ylim(max(lowest - 1, true - 45), true + 2)  # a decoder at random may be far below
+    axes.set_xlabel("epoch of the run, after its starts")
     axes.set_ylabel("ELBO in nats per data point")
     axes.legend(loc="lower right")
     return figure

@@ -18,9 +18,13 @@ from tvae.core.states import all_states
 from tvae.data.dataset import DataConfig, Dataset
 from tvae.data.sets.bars import BarsConfig, bar_images, inhibited_pairs
 from tvae.options.checks import read_config
+from tvae.options.recipe import prepare
+from tvae.run.figures import one_hot_outputs
 from tvae.run.files import CONFIG, METRICS
 from tvae.run.initialise import load_model
 from tvae.run.run_directory import read_metrics
+from tvae.run.setup import make_fit
+from tvae.run.starts import start_config
 
 
 @dataclass
@@ -61,6 +65,22 @@ def match_bars(model: Model, size: int) -> Tensor:
     found = torch.zeros(2 * size, dtype=torch.float64)
     found[bars] = cosine[bars, latents]
     return found
+
+
+def fields_of_start(directory: Path) -> list[tuple[int, Tensor]]:
+    """(epoch, what each latent adds (H, D)) of the start that a run took, by training all its starts again.
+
+    Nothing if the run had a single start, whose epochs are its own.
+    """
+    config, dataset = prepare(read_config(directory / CONFIG))
+    starts = []
+    for number in range(config.n_starts if config.n_starts > 1 else 0):
+        trial = make_fit(start_config(config, number), dataset)
+        shown = [(0, one_hot_outputs(trial))]
+        for epoch in trial.epochs():
+            shown.append((epoch.epoch, one_hot_outputs(trial)))
+        starts.append((epoch.elbo, shown))
+    return max(starts, key=lambda start: start[0], default=(0, []))[1]
 
 
 class Pairs(NamedTuple):

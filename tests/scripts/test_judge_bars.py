@@ -1,14 +1,16 @@
 """What is said of runs on bars, from small ones."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
 
 from scripts import judge_bars
-from scripts.bars_runs import dataset_of, match_bars
+from scripts.bars_runs import dataset_of, fields_of_start, match_bars
 from tvae.core.streams import generator
 from tvae.data.sets.bars import BarsConfig, bar_images, generating_model
+from tvae.run.initialise import load_model
 
 FIGURES = ("fields", "elbo", "samples", "pairs", "ratios", "truth")
 
@@ -26,6 +28,21 @@ def test_the_data_shown_are_those_trained_on():
     config = BarsConfig(n_points=30)
     data = dataset_of(config).source.known_values()
     assert torch.equal(data, generating_model(config).sample(30, generator(0, "bars")))
+
+
+def test_the_start_that_is_shown_is_the_one_that_was_taken(command):
+    options = ["dataset.n_points=60", "states.n_states=16", "n_starts=3", "start_epochs=4", "epochs=1", "lr.max=1e-9",
+               "lr.min=1e-9", "hydra.run.dir=run"]  # fmt: skip
+    assert command("train", "dataset=bars", *options)[0] == 0
+    shown = fields_of_start(Path("run"))
+    assert [epoch for epoch, _ in shown] == [0, 1, 2, 3, 4]
+    model = load_model(Path("run"))[0]
+    with torch.no_grad():
+        z = torch.eye(model.n_latents)
+        fields = model.decoder(z) - model.decoder(torch.zeros_like(z[:1]))
+    torch.testing.assert_close(shown[-1][1], fields, atol=1e-5, rtol=0)  # its own epoch hardly learned
+    assert command("train", "dataset=bars", *options[:2], "epochs=1", "hydra.run.dir=single")[0] == 0
+    assert fields_of_start(Path("single")) == []
 
 
 @pytest.mark.usefixtures("_no_figures")

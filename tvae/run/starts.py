@@ -14,15 +14,20 @@ from tvae.options.schema import Config
 log = logging.getLogger(__name__)
 
 
+def start_config(config: Config, number: int) -> Config:
+    """Of one of `n_starts`: with a seed and a length of its own."""
+    return replace(config, seed=derive(config.seed, "start", number), epochs=config.start_epochs)
+
+
 def take_best_start(fit: Fit, config: Config, make: Callable[[Config], Fit]) -> None:
     """Parameters and states of the one of `n_starts` whose ELBO is the highest after `start_epochs`.
 
-    `make`: from a configuration with a seed of its own to its `Fit`, on the same data.
+    `make`: from the configuration of a start to its `Fit`, on the same data.
     """
     best: tuple[float, Fit] | None = None
     failure = TrainingFailed("no start was tried")
     for number in range(config.n_starts):
-        trial = make(replace(config, seed=derive(config.seed, "start", number), epochs=config.start_epochs))
+        trial = make(start_config(config, number))
         try:
             *_, last = trial.epochs()
         except TrainingFailed as failed:  # on all ranks alike
