@@ -42,7 +42,7 @@ lint: $(VENV)/.installed-dev  ## ruff
 types: $(VENV)/.installed-dev  ## mypy
 	$(BIN)/mypy
 
-# The paper's results. BUDGET=quick: minutes a cell; BUDGET=paper: its parameters and epochs, hours a cell.
+# The paper's results. BUDGET=quick: minutes a cell; BUDGET=paper: its parameters and epochs, half an hour a cell and more.
 # A repeated command skips finished runs and resumes unfinished ones.
 BUDGET ?= quick
 ifeq ($(filter quick paper,$(BUDGET)),)

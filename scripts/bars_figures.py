@@ -31,8 +31,10 @@ def draw_fields_over_epochs(run: Run, n_rows: int = 10) -> Figure:
     chosen = sorted({round(i) for i in np.geomspace(1, len(pictures), n_rows)})
     rows = [(f"epoch {epoch}", picture) for epoch, picture in (pictures[i - 1] for i in chosen)]
     rows.append(("true", as_grid(bar_images(run.config.size), shape)))
-    figure = Figure(figsize=(2 * len(rows), 2.4), layout="constrained")
-    for axes, (title, picture) in zip(figure.subplots(1, len(rows)), rows, strict=True):
+    n_columns = (len(rows) + 1) // 2
+    figure = Figure(figsize=(2 * n_columns, 4.8), layout="constrained")
+    for place, (title, picture) in enumerate(rows):
+        axes = figure.add_subplot(2, n_columns, place + 1)
         axes.imshow(picture)
         axes.set_title(title)
         axes.set_axis_off()
