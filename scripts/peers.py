@@ -129,8 +129,8 @@ def arrays() -> Iterator[tuple[str, np.ndarray, np.ndarray, float, np.ndarray | 
 
 def biharmonic(corrupted: np.ndarray, known: np.ndarray) -> np.ndarray:
     """Every channel (H, W) by itself, from the values that are known of it."""
-    channels = zip(np.moveaxis(corrupted, -1, 0) / 255.0, ~np.moveaxis(known, -1, 0), strict=True)
-    return 255 * np.stack([inpaint_biharmonic(values, missing) for values, missing in channels], -1)
+    planes, missing = (np.ascontiguousarray(np.moveaxis(array, -1, 0)) for array in (corrupted / 255.0, ~known))
+    return 255 * np.stack(list(map(inpaint_biharmonic, planes, missing)), -1)
 
 
 def measure(

@@ -64,3 +64,11 @@ def test_inpainting_peer(structured):
     missing = np.random.default_rng(0).random((48, 48)) < 0.3
     found = peers.measure(structured, np.where(missing[..., None], 0, structured), 0.0, missing)
     assert found["biharmonic interpolation"]["psnr"] > 25
+
+
+def test_inpainting_peer_in_colour(structured):
+    """Every channel has holes of its own, and is filled from its own values."""
+    colours = np.concatenate([structured, 255 - structured, structured / 2], -1)
+    missing = np.random.default_rng(0).random(colours.shape) < 0.3
+    found = peers.measure(colours, np.where(missing, 0, colours), 0.0, missing)
+    assert found["biharmonic interpolation"]["psnr"] > 25
