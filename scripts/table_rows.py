@@ -113,6 +113,11 @@ def table_of(column: str, name: str) -> str:
     return name
 
 
+def minutes_of(metrics: dict[str, Any]) -> float:
+    """Of the whole run, restoration included; of training alone where no more is known."""
+    return float(metrics.get("seconds_total") or metrics["seconds"]) / 60
+
+
 def own_row(name: str, budget: str, columns: list[str], outputs: Path) -> Row | None:
     runs = [run for run in runs_of(name, budget, outputs) if run.column in columns]
     if not runs:
@@ -122,7 +127,7 @@ def own_row(name: str, budget: str, columns: list[str], outputs: Path) -> Row | 
     row = Row(title, "measured", "nothing", [[] for _ in columns], [[] for _ in columns], reproduces=reproduces)
     for run in runs:
         row.cells[columns.index(run.column)].append(run.metrics["psnr"])
-        row.minutes[columns.index(run.column)].append(run.metrics["seconds"] / 60)
+        row.minutes[columns.index(run.column)].append(minutes_of(run.metrics))
     epochs = {run.metrics["epochs"] for run in runs}
     threads = sorted({"all cores" if run.n_threads is None else f"{run.n_threads} thread(s)" for run in runs})
     between = f"{min(epochs)} to {max(epochs)}" if len(epochs) > 1 else f"{max(epochs)}"
@@ -143,7 +148,7 @@ def recorded_rows(name: str, columns: list[str]) -> list[Row]:
         empty: tuple[list[list[float]], list[list[float]]] = ([[] for _ in columns], [[] for _ in columns])
         row = rows.setdefault(title, Row(title, "recorded", "nothing", *empty, reproduces=TVAE))
         row.cells[columns.index(run.column)].append(run.metrics["psnr"])
-        row.minutes[columns.index(run.column)].append(run.metrics["seconds"] / 60)
+        row.minutes[columns.index(run.column)].append(minutes_of(run.metrics))
         facts.setdefault(title, set()).add(f"{run.metrics['epochs']} epochs at revision {run.revision}")
         row.note = "; ".join(sorted(facts[title]))
     return list(rows.values())

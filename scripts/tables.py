@@ -23,8 +23,7 @@ from tvae.data.atomic import write_atomically
 
 LEGEND = (
     "Mean ± standard deviation (number of runs). Measured: here, all systems on the same corrupted arrays; recorded: "
-    "earlier, by the revision named; cited: as published. Minutes of training, or of the whole restoration by other "
-    "systems."
+    "earlier, by the revision named; cited: as published. Minutes of a whole run, restoration included."
 )
 
 

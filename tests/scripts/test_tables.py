@@ -1,6 +1,7 @@
 """The paper's tables, from made-up runs."""
 
 import csv
+import json
 import math
 
 import pytest
@@ -111,6 +112,14 @@ def test_csv_has_a_line_for_every_cell(outputs):
     assert float(cell["psnr_mean"]) == pytest.approx(34.2)
     assert float(cell["psnr_std"]) == pytest.approx(0.2)
     assert (cell["n"], cell["minutes_mean"], cell["origin"]) == ("3", "2.00", "measured")
+
+
+def test_minutes_are_of_the_whole_run(tmp_path):
+    run = tmp_path / "table2" / "quick" / "noise=50,seed=0"
+    make_run(run, 29.9, seconds=6.0)
+    metrics = json.loads((run / "metrics.json").read_text())
+    (run / "metrics.json").write_text(json.dumps(metrics | {"seconds_total": 90.0}))
+    assert collect("table2", tmp_path)[1][0].minutes == [[], [], [1.5]]
 
 
 def test_latex_is_a_whole_table(outputs):
