@@ -70,7 +70,8 @@ def _image(outputs: Path, number: int, title: str, paper: str, table: str, colum
         said.append(f"{metrics['psnr']:.2f} dB ({name}, {metrics['epochs']} epochs)")
         for file, what in (("input.png", "psnr_input"), ("restored.png", "psnr")):
             if (path / file).is_file():
-                shown.append(picture(path / file, f"{name}: {metrics[what]:.2f} dB"))
+                in_db = "" if metrics[what] is None else f": {metrics[what]:.2f} dB"  # holes have no PSNR
+                shown.append(picture(path / file, f"{name}, {Path(file).stem}{in_db}"))
     if runs:
         yield _figure(number, title, paper, "; ".join(said), shown, "pictures")
 
