@@ -51,6 +51,7 @@ h3 { overflow-wrap: anywhere; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-size: 0.85rem; font-variant-numeric: tabular-nums; }
 th, td { padding: 0.3rem 0.6rem; text-align: left; border-bottom: 1px solid #8883; white-space: nowrap; }
+th:first-child, td:first-child { white-space: normal; min-width: 8rem; }
 tr.measured { background: #2a72 ; }
 tr.recorded { background: #27a2 ; }
 tr.cited { opacity: 0.8; font-style: italic; }
