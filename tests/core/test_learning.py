@@ -48,6 +48,19 @@ def test_pi_and_sigma2_maximise_the_bound(masked):
     torch.testing.assert_close(model.likelihood.sigma2, log_sigma2.detach().exp(), atol=1e-6, rtol=1e-6)
 
 
+def test_imputed_values_count_as_observed_where_that_is_wanted():
+    """sigma2 of data that are filled in first, over all values; the ELBO stays that of the observed ones."""
+    model, x, observed, step = evaluated(masked=True)
+    weights, mu = step.weights, model.decoder(unpack(step.packed, H, torch.float64)).detach()
+    filled = x.where(observed, (weights[..., None] * mu).sum(1))
+    expected = (weights * (filled[:, None] - mu).square().sum(-1)).sum() / (N * D)
+    totals = Totals(model, False, True, counts_imputed=True)
+    totals.add(model, x, step, significant_states(step, 0), observed, UNPACKED)
+    assert totals["n_observed"] == observed.sum() < N * D
+    update_closed_forms(model, totals)
+    torch.testing.assert_close(model.likelihood.sigma2, expected)
+
+
 @pytest.mark.parametrize("masked", [False, True])
 def test_the_exact_solve_leaves_no_gradient(masked):
     model, x, observed, step = evaluated([], masked)

@@ -60,6 +60,10 @@ def test_an_experiment_sets_values_and_the_command_line_wins():
         (["ea.selection=random"], "ea.selection=random: must be one of fitness, posterior, best, uniform, authors"),
         (["model.solver=exact"], "model.solver=exact: needs a linear decoder"),
         (
+            ["model=linear", "model.solver=exact", "model.counts_imputed=true"],
+            "model.counts_imputed=true: needs model.solver=adam",
+        ),
+        (
             ["model=linear", "model.solver=exact", "model.likelihood=known_variance", "model.variances=[1]"],
             "model.solver=exact: needs model.likelihood=gaussian",
         ),

@@ -96,7 +96,7 @@ class Fit:
         return self.config.model.solver == "exact"
 
     def _new_totals(self) -> Totals:
-        return Totals(self.model, self.is_exact, self.points.is_masked)
+        return Totals(self.model, self.is_exact, self.points.is_masked, self.config.model.counts_imputed)
 
     def epochs(self, stop: Callable[[], bool] = lambda: False) -> Iterator[Epoch]:
         """Train up to `n_epochs`; `stop` is asked every moment, between minibatches, and ends the training early."""

@@ -5,7 +5,8 @@
 
 `Totals` adds up over an epoch what the closed forms need. For a linear decoder with `solver=exact` it also adds up the
 normal equations, one set for all outputs or, where data are missing, one for each output. All other decoders learn by
-Adam, from the gradient of Eq. (4) that an engine computes.
+Adam, from the gradient of Eq. (4) that an engine computes. With `counts_imputed` missing values stand at their
+posterior mean and count as observed in sigma2, as in the published program (deviation 2 in the README).
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from torch import Tensor
 
 from tvae.core.decoder import Mlp
 from tvae.core.model import PI_MIN, Model
-from tvae.core.posterior import EStep, Rows
+from tvae.core.posterior import EStep, Rows, clean_moments
 from tvae.core.products import Products, with_bias
 
 
 class Totals:
     """Sums over the data points visited so far in this epoch; in float64 where the device has it."""
 
-    def __init__(self, model: Model, is_exact: bool, is_masked: bool):
+    def __init__(self, model: Model, is_exact: bool, is_masked: bool, counts_imputed: bool = False):
         n_latents, n_outputs = model.n_latents, model.decoder.n_outputs
         self.device, self.is_exact = model.pi.device, is_exact
         self.dtype = torch.float32 if self.device.type == "mps" else torch.float64
@@ -32,6 +33,8 @@ class Totals:
         for name, shape in model.likelihood.statistics_shapes().items():
             self.sums[name] = self._zeros(*shape)
         self.sums["active"] = self._zeros(n_latents)
+        if is_masked and counts_imputed:  # squared distances of missing values from their posterior mean
+            self.sums["spread"] = self._zeros()
         if is_exact:  # normal equations for [W; b]: gram [W; b] = cross
             n_sets = n_outputs if is_masked else 1
             self.sums["gram"] = self._zeros(n_sets, n_latents + 1, n_latents + 1)
@@ -62,6 +65,10 @@ class Totals:
         for name, value in model.likelihood.statistics(x, step.weights, step.error, observed).items():
             sums[name] += value
         sums["active"] += products.multiply_transposed(rows.packed, rows.weight[:, None], len(sums["active"]))[:, 0]
+        if "spread" in sums:
+            assert observed is not None
+            _, variance = clean_moments(model, x, rows, observed, products)
+            sums["spread"] += (variance * ~observed).sum()
         if self.is_exact:
             self._add_normal_equations(x, rows, observed, products)
 
@@ -86,7 +93,11 @@ def update_closed_forms(model: Model, totals: Totals) -> None:
     if totals.is_exact:
         solve_linear(model, totals)
     model.pi.copy_((totals["active"] / totals["n_points"]).clamp(PI_MIN, 1 - PI_MIN))
-    model.likelihood.update(totals.sums)
+    sums = totals.sums
+    if "spread" in sums:
+        n_values = sums["n_points"] * model.decoder.n_outputs
+        sums = sums | {"error": sums["error"] + sums["spread"], "n_observed": n_values}
+    model.likelihood.update(sums)
 
 
 @torch.no_grad()

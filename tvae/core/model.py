@@ -43,6 +43,9 @@ class ModelConfig:
         "adam", "of the decoder: adam by minibatch, or (linear only) exact once an epoch", choices=("adam", "exact")
     )
     impute: bool = option(True, "adam: missing values stand at their posterior mean in the gradient, else are left out")
+    counts_imputed: bool = option(
+        False, "missing values at their posterior mean count as observed in sigma2, as in the published program"
+    )
 
 
 class Model(nn.Module):

@@ -23,9 +23,10 @@ torch_visit, torch_visit_imputing = (
 EA = EaConfig(n_parents=4, n_children=5, n_generations=2)
 
 
-def visits(visit, model, x, packed, observed, prune, is_exact=False):
+def visits(visit, model, x, packed, observed, prune, is_exact=False, counts_imputed=False):
     """Two visits of the same states, with other random numbers: sorted codes, gradients, totals and numbers drawn."""
-    totals, rng = Totals(model, is_exact, observed is not None), Stream(8, torch.arange(len(x)))
+    totals = Totals(model, is_exact, observed is not None, counts_imputed)
+    rng = Stream(8, torch.arange(len(x)))
     for _ in range(2):
         kept, gradients = visit(model, EA, prune, Minibatch(x, observed, packed, rng, 17), totals)
     return codes(kept, model.n_latents).sort(1).values, gradients, totals.sums, rng.n_drawn
@@ -48,15 +49,20 @@ def test_states_gradients_and_sums_are_those_of_torch(hidden, masked, prune):
 
 @pytest.mark.parametrize("hidden", [[], [37], [9, 70, 12], [400]])
 @pytest.mark.parametrize("prune", [0, 1e-3])
-def test_imputed_values_are_those_of_torch(hidden, prune):
+@pytest.mark.parametrize("counts", [False, True])
+def test_imputed_values_are_those_of_torch(hidden, prune, counts):
     """More rows than a thread takes at a time, so that data points begin in one part and end in another."""
     model, x, packed = setting(23, hidden, 213, 30, n_points=9)
     model.likelihood.sigma2.mul_(1000)
     observed = random_mask(*x.shape)
     by_kernel = partial(native.visit_batch, imputes=True)
-    ours, theirs = (visits(visit, model, x, packed, observed, prune) for visit in (by_kernel, torch_visit_imputing))
+    ours, theirs = (
+        visits(visit, model, x, packed, observed, prune, counts_imputed=counts)
+        for visit in (by_kernel, torch_visit_imputing)
+    )
     assert torch.equal(ours[0], theirs[0])
     torch.testing.assert_close(ours[1:3], theirs[1:3], rtol=1e-9, atol=1e-11)
+    assert ("spread" in ours[2]) == counts
     left_out = visits(native.visit_batch, model, x, packed, observed, prune)[1]
     assert not torch.allclose(ours[1][0], left_out[0], rtol=1e-3)
 
@@ -84,7 +90,7 @@ def test_the_number_of_threads_changes_nothing(dtype, imputes):
     found = []
     for n_threads in (1, 2, 5, 2):
         torch.set_num_threads(n_threads)
-        order, gradients, sums, _ = visits(by_kernel, model, x, packed, observed, 1e-3)
+        order, gradients, sums, _ = visits(by_kernel, model, x, packed, observed, 1e-3, counts_imputed=imputes)
         found.append([order, *gradients, *sums.values()])
     for other in found[1:]:
         assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
