@@ -63,7 +63,7 @@ def _image(outputs: Path, number: int, title: str, paper: str, table: str, colum
     ]
     for run in recorded_runs():
         if (run.table, run.column) == (table, column):
-            by = f", {VARIANTS[run.variant]}" if run.variant else ""
+            by = f", {VARIANTS[run.variant].title}" if run.variant else ""
             runs.append((f"{KINDS['paper']}{by}, recorded", run.folder, run.metrics))
     shown, said = [], []
     for name, path, metrics in runs:

@@ -79,7 +79,7 @@ def _draw_cell(axes: Axes, table: str, column: str, runs: list[RecordedRun]) -> 
     value = cited[content["columns"].index(column)]
     axes.axhline(value, color="k", linestyle=":", label="the paper")
     for variant, colour in COLOURS.items():
-        axes.plot([], [], colour, label=VARIANTS[variant] if variant else "the experiment as it stands")
+        axes.plot([], [], colour, label=VARIANTS[variant].title if variant else "the experiment as it stands")
     ends = [value]
     for run in runs:
         if (run.table, run.column) == (table, column):

@@ -9,24 +9,31 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from tvae.options.schema import Config
+from hydra import compose, initialize_config_dir
+
+from tvae.options.checks import flat, resolve
+from tvae.options.schema import FREE, Config, conf_dir, register
 from tvae.run.run_directory import read_metrics
 
 RECORDED = Path(__file__).parents[1] / "docs" / "paper"
-NAME = re.compile(r"(table1|table2|inpainting)_(noise|house)_([\d.]+)_seed_(\d+)(?:_(variance|fitness))?")
 COLUMN = re.compile(r"noise=([\d.]+)|dataset=house,missing=([\d.]+)")
-EPOCHS = 500
-SETTINGS = {  # (ea.selection, model.sigma2): the variant
-    ("authors", 0.01): None,
-    ("authors", None): "variance",
-    ("fitness", None): "fitness",
-}
+LOOKS = ("restore_every", "picture_every")  # what is shown while a run is trained
+
+
+class Variant(NamedTuple):
+    title: str
+    differences: dict[str, Any]  # from the experiment as it stands
+
+
 VARIANTS = {
-    "variance": "sigma2 from the data's variance",
-    "fitness": "ea.selection=fitness, sigma2 from the data's variance",
+    "variance": Variant("sigma2 from the data's variance", {"model.sigma2": None}),
+    "fitness": Variant(
+        "ea.selection=fitness, sigma2 from the data's variance", {"ea.selection": "fitness", "model.sigma2": None}
+    ),
 }
+NAME = re.compile(rf"(table1|table2|inpainting)_(noise|house)_([\d.]+)_seed_(\d+)(?:_({'|'.join(VARIANTS)}))?")
 
 
 @dataclass(frozen=True)
@@ -44,14 +51,31 @@ class RecordedRun:
 
 
 def recorded_name(table: str, column: str, config: Config) -> str | None:
-    """The folder's name, or None for a run with another picture, selection, start or number of epochs."""
-    match, setting = COLUMN.fullmatch(column), (config.ea.selection, config.model.sigma2)
-    if match is None or setting not in SETTINGS or config.epochs != EPOCHS:
+    """The folder's name, or None for a run that is neither the experiment nor a variant of it."""
+    match = COLUMN.fullmatch(column)
+    if match is None:
         return None
     level, share = match.groups()
     cell = f"noise_{level}" if level else f"house_{share}"
-    variant = SETTINGS[setting]
-    return f"{table}_{cell}_seed_{config.corruption_seed}" + (f"_{variant}" if variant else "")
+    name = f"{table}_{cell}_seed_{config.corruption_seed}"
+    found = differences(table, config)
+    if not found:
+        return name
+    return next((f"{name}_{key}" for key, variant in VARIANTS.items() if variant.differences == found), None)
+
+
+def differences(table: str, config: Config) -> dict[str, Any]:
+    """Options whose values are others than the experiment sets, but for those that it leaves open (null)."""
+    register()
+    varied = ("noise", "corruption_seed") if config.missing is None else ("missing", "corruption_seed")
+    overrides = [f"experiment={table}", *(f"{name}={getattr(config, name)}" for name in varied)]
+    with initialize_config_dir(conf_dir(), version_base="1.3"):
+        experiment = flat(resolve(compose("config", overrides)))
+    return {
+        name: value
+        for name, value in flat(config).items()
+        if name not in (*FREE, *LOOKS) and experiment[name] is not None and value != experiment[name]
+    }
 
 
 def recorded_runs() -> list[RecordedRun]:

@@ -144,7 +144,7 @@ def recorded_rows(name: str, columns: list[str]) -> list[Row]:
     for run in recorded_runs():
         if run.column not in columns or run.table != table_of(run.column, name):
             continue
-        title = NAMES["paper"] + (f", {VARIANTS[run.variant]}" if run.variant else "")
+        title = NAMES["paper"] + (f", {VARIANTS[run.variant].title}" if run.variant else "")
         empty: tuple[list[list[float]], list[list[float]]] = ([[] for _ in columns], [[] for _ in columns])
         row = rows.setdefault(title, Row(title, "recorded", "nothing", *empty, reproduces=TVAE))
         row.cells[columns.index(run.column)].append(run.metrics["psnr"])

@@ -64,7 +64,7 @@ def test_recorded_runs_have_rows_of_their_own(outputs, recorded_folder):
     title = "tvae, the paper's parameters"
     for table, expected in {
         "table1": {title: [[34.1], [], []]},
-        "table2": {title: [[34.1], [], [29.7]], f"{title}, {VARIANTS['fitness']}": [[], [], [29.9]]},
+        "table2": {title: [[34.1], [], [29.7]], f"{title}, {VARIANTS['fitness'].title}": [[], [], [29.9]]},
         "inpainting": {title: [[38.4], [], []]},
     }.items():
         rows = [row for row in collect(table, outputs)[1] if row.origin == "recorded"]
