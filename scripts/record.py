@@ -22,7 +22,7 @@ from tvae.run.figures import save_figure
 from tvae.run.files import CONFIG, HISTORY, METRICS
 
 CURVES = "curves.png"
-COLOURS = {None: "C0", "variance": "C1", "fitness": "0.6"}  # by variant
+COLOURS = {None: "C0", "variance": "C1", "fitness": "0.6", "observed": "C2"}  # by variant
 KEPT = (METRICS, HISTORY, "restored.png", "figures/training.png")
 CELLS = {  # (table, column): title
     ("table1", "noise=15"): "Table 1, sigma=15",

@@ -32,6 +32,7 @@ VARIANTS = {
     "fitness": Variant(
         "ea.selection=fitness, sigma2 from the data's variance", {"ea.selection": "fitness", "model.sigma2": None}
     ),
+    "observed": Variant("sigma2 of observed values alone", {"model.counts_imputed": False}),
 }
 NAME = re.compile(rf"(table1|table2|inpainting)_(noise|house)_([\d.]+)_seed_(\d+)(?:_({'|'.join(VARIANTS)}))?")
 
