@@ -1,6 +1,7 @@
 """Other systems on the same noisy and incomplete arrays as ours, for the tables of scripts/tables.py.
 
     python -m scripts.peers [outputs/peers]
+    python -m scripts.peers outputs/draws --only BM3D --seeds 0 1 2 3 4 5 6 7  # how much a draw decides
 
 Measured: non-local means, total variation and wavelets (scikit-image), sparse coding with a dictionary learned from the
 noisy image in the manner of KSVD (scikit-learn), BM3D (package `bm3d`, for non-commercial use) and, for missing pixels,
@@ -15,7 +16,7 @@ import argparse
 import json
 import time
 import warnings
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -107,7 +108,7 @@ PEERS = (
 )
 
 
-def arrays() -> Iterator[tuple[str, np.ndarray, np.ndarray, float, np.ndarray | None]]:
+def arrays(seeds: Iterable[int]) -> Iterator[tuple[str, np.ndarray, np.ndarray, float, np.ndarray | None]]:
     """(name, clean, corrupted, noise level, missing) of every cell of the tables whose picture can be had."""
     pictures = {}
     for name in ("house", "castle"):
@@ -115,7 +116,7 @@ def arrays() -> Iterator[tuple[str, np.ndarray, np.ndarray, float, np.ndarray | 
             pictures[name] = read_named(name).pixels
         except UserError as error:
             print(f"left out: {error}")
-    for seed in SEEDS:
+    for seed in seeds:
         for noise in NOISE if "house" in pictures else ():
             clean = pictures["house"]
             yield f"noise={noise:g},seed={seed}", clean, add_noise(clean, noise, seed), noise, None
@@ -165,18 +166,24 @@ def measure(
 def main(words: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="scripts.peers", description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path, nargs="?", default=Path("outputs/peers"))
-    out = parser.parse_args(words).out
+    parser.add_argument("--only", choices=[peer.name for peer in PEERS], help="this system alone")
+    parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS, help="of the corruption")
+    options = parser.parse_args(words)
+    out = options.out
     out.mkdir(parents=True, exist_ok=True)
     absent = [peer.name for peer in PEERS if not peer.is_installed]
     if absent:
         print(f"not installed, so left out: {', '.join(absent)}; pip install '.[peers]'")
-    for name, clean, corrupted, noise, missing in arrays():
+    others = {peer.name for peer in PEERS if options.only not in (None, peer.name)}
+    for name, clean, corrupted, noise, missing in arrays(options.seeds):
+        if options.only and missing is not None:
+            continue
         path = out / f"{name}.json"
         try:
             known = json.loads(path.read_text())
         except (OSError, ValueError):  # not there, or damaged
             known = {}
-        found = measure(clean, corrupted, noise, missing, set(known))
+        found = measure(clean, corrupted, noise, missing, others | set(known))
         if found:
             write_atomically(path, (json.dumps(known | found, indent=2) + "\n").encode())
             print(name, "  ".join(f"{peer} {values['psnr']:.2f}" for peer, values in found.items()), flush=True)

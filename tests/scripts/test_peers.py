@@ -31,7 +31,7 @@ def test_every_peer_denoises(peer, structured):
 def test_peers_see_the_arrays_of_our_runs(monkeypatch):
     """The same noise, bit by bit, that a run with this corruption_seed trains on."""
     monkeypatch.setattr(peers, "read_named", lambda name: camera())
-    found = {name: corrupted for name, _, corrupted, _, _ in peers.arrays()}
+    found = {name: corrupted for name, _, corrupted, _, _ in peers.arrays(peers.SEEDS)}
     for name, corruption in (
         ("noise=25,seed=2", ("noise=25", "corruption_seed=2")),
         (
@@ -47,7 +47,7 @@ def test_a_peer_that_is_not_installed_is_left_out_and_said(tmp_path, monkeypatch
     noisy = structured + np.random.default_rng(0).normal(size=structured.shape)
     monkeypatch.setattr(peers, "find_spec", lambda name: None if name == "bm3d" else object())
     monkeypatch.setattr(peers, "PEERS", [p for p in peers.PEERS if p.name in ("wavelets", "BM3D")])
-    monkeypatch.setattr(peers, "arrays", lambda: [("noise=15,seed=0", structured, noisy, 15.0, None)])
+    monkeypatch.setattr(peers, "arrays", lambda seeds: [("noise=15,seed=0", structured, noisy, 15.0, None)])
     peers.main([str(tmp_path)])
     assert "left out: BM3D; pip install '.[peers]'" in capsys.readouterr().out
     first = json.loads((tmp_path / "noise=15,seed=0.json").read_text())
@@ -58,6 +58,14 @@ def test_a_peer_that_is_not_installed_is_left_out_and_said(tmp_path, monkeypatch
     second = json.loads((tmp_path / "noise=15,seed=0.json").read_text())
     assert list(second) == ["wavelets", "BM3D"]
     assert second["wavelets"] == first["wavelets"]
+
+
+def test_one_system_on_more_draws_of_the_noise(tmp_path, monkeypatch):
+    monkeypatch.setattr(peers, "read_named", lambda name: camera())
+    monkeypatch.setattr(peers, "PEERS", [p._replace(restore=lambda noisy, _: noisy) for p in peers.PEERS])
+    peers.main([str(tmp_path), "--only", "wavelets", "--seeds", "3", "5"])
+    names = {path.stem: list(json.loads(path.read_text())) for path in tmp_path.iterdir()}
+    assert names == {f"noise={level},seed={seed}": ["wavelets"] for level in (15, 25, 50) for seed in (3, 5)}
 
 
 def test_inpainting_peer(structured):
