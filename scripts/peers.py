@@ -37,6 +37,7 @@ from tvae.data.noise_level import known_values
 from tvae.data.picture import add_noise, drop_values
 from tvae.restore.metrics import psnr
 
+PLACE = Path("outputs/peers")
 SEEDS = (0, 1, 2)
 NOISE = (15.0, 25.0, 50.0)
 MISSING = (("house", 0.5, "pixel"), ("castle", 0.5, "channel"), ("castle", 0.8, "channel"))  # the share, and per what
@@ -165,17 +166,19 @@ def measure(
 
 def main(words: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="scripts.peers", description=__doc__.splitlines()[0])
-    parser.add_argument("out", type=Path, nargs="?", default=Path("outputs/peers"))
+    parser.add_argument("out", type=Path, nargs="?")
     parser.add_argument("--only", choices=[peer.name for peer in PEERS], help="this system alone")
-    parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS, help="of the corruption")
+    parser.add_argument("--seeds", type=int, nargs="+", help="of the corruption")
     options = parser.parse_args(words)
-    out = options.out
+    if options.out is None and (options.only or options.seeds):
+        parser.error(f"--only and --seeds: name a folder of their own; tables are made of all there is in {PLACE}")
+    out = options.out or PLACE
     out.mkdir(parents=True, exist_ok=True)
     absent = [peer.name for peer in PEERS if not peer.is_installed]
     if absent:
         print(f"not installed, so left out: {', '.join(absent)}; pip install '.[peers]'")
     others = {peer.name for peer in PEERS if options.only not in (None, peer.name)}
-    for name, clean, corrupted, noise, missing in arrays(options.seeds):
+    for name, clean, corrupted, noise, missing in arrays(options.seeds or SEEDS):
         if options.only and missing is not None:
             continue
         path = out / f"{name}.json"

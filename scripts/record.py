@@ -14,10 +14,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from scripts import recorded
-from scripts.recorded import VARIANTS, RecordedRun, recorded_name, recorded_runs
+from scripts.recorded import VARIANTS, RecordedRun, cell_name, differences, recorded_runs, variant_of
 from scripts.table_rows import TVAE, published, read_run
 from tvae.data.atomic import write_atomically
 from tvae.options.checks import read_config
+from tvae.options.schema import Config
 from tvae.run.figures import save_figure
 from tvae.run.files import CONFIG, HISTORY, METRICS
 
@@ -39,16 +40,29 @@ def record(outputs: Path) -> list[Path]:
     for table in ("table1", "table2", "inpainting"):
         for path in sorted((outputs / table / "paper").glob(f"*/{METRICS}")):
             run = read_run(path.parent)
-            if run is None:
+            if run is None or not (path.parent / HISTORY).is_file():
                 continue
-            config = read_config(path.parent / CONFIG)
-            name = recorded_name(table, run.column, config)
-            if name is None or not (path.parent / HISTORY).is_file():
-                print(f"left out: {path.parent}: not with the paper's parameters")
-            elif not (recorded.RECORDED / name / METRICS).is_file():
-                _keep(path.parent, recorded.RECORDED / name)
-                new.append(recorded.RECORDED / name)
+            try:
+                folder = recorded.RECORDED / _name(table, run.column, read_config(path.parent / CONFIG))
+            except ValueError as reason:
+                print(f"left out: {path.parent}: {reason}")
+                continue
+            if not (folder / METRICS).is_file():
+                _keep(path.parent, folder)
+                new.append(folder)
     return new
+
+
+def _name(table: str, column: str, config: Config) -> str:
+    """The folder's name; raises `ValueError` for a run that is neither the experiment nor a variant of it."""
+    name = cell_name(table, column, config.corruption_seed)
+    if name is None:
+        raise ValueError(f"the paper has no {column}")
+    found = differences(table, column, config)
+    variant = variant_of(found)
+    if found and variant is None:
+        raise ValueError(", ".join(f"{option}={value}" for option, value in found.items()) + ": not the paper's")
+    return f"{name}_{variant}" if variant else name
 
 
 def _keep(run: Path, folder: Path) -> None:

@@ -18,7 +18,7 @@ from tvae.options.schema import FREE, Config, conf_dir, register
 from tvae.run.run_directory import read_metrics
 
 RECORDED = Path(__file__).parents[1] / "docs" / "paper"
-COLUMN = re.compile(r"noise=([\d.]+)|dataset=house,missing=([\d.]+)")
+COLUMN = re.compile(r"noise=([1-9][\d.]*)|dataset=house,missing=([\d.]+)")
 LOOKS = ("restore_every", "picture_every")  # what is shown while a run is trained
 
 
@@ -51,32 +51,30 @@ class RecordedRun:
         return str(self.metrics["machine"]["tvae"])
 
 
-def recorded_name(table: str, column: str, config: Config) -> str | None:
-    """The folder's name, or None for a run that is neither the experiment nor a variant of it."""
+def cell_name(table: str, column: str, seed: int) -> str | None:
+    """The folder's name without its variant, or None for a cell that the paper does not have."""
     match = COLUMN.fullmatch(column)
     if match is None:
         return None
     level, share = match.groups()
-    cell = f"noise_{level}" if level else f"house_{share}"
-    name = f"{table}_{cell}_seed_{config.corruption_seed}"
-    found = differences(table, config)
-    if not found:
-        return name
-    return next((f"{name}_{key}" for key, variant in VARIANTS.items() if variant.differences == found), None)
+    return f"{table}_{f'noise_{level}' if level else f'house_{share}'}_seed_{seed}"
 
 
-def differences(table: str, config: Config) -> dict[str, Any]:
-    """Options whose values are others than the experiment sets, but for those that it leaves open (null)."""
+def differences(table: str, column: str, config: Config) -> dict[str, Any]:
+    """The values of a run's options that are not those of the experiment for this column of the table."""
     register()
-    varied = ("noise", "corruption_seed") if config.missing is None else ("missing", "corruption_seed")
-    overrides = [f"experiment={table}", *(f"{name}={getattr(config, name)}" for name in varied)]
+    cell = [word for word in column.split(",") if not word.startswith("dataset=")]
     with initialize_config_dir(conf_dir(), version_base="1.3"):
-        experiment = flat(resolve(compose("config", overrides)))
-    return {
-        name: value
-        for name, value in flat(config).items()
-        if name not in (*FREE, *LOOKS) and experiment[name] is not None and value != experiment[name]
-    }
+        words = [f"experiment={table}", *cell, f"corruption_seed={config.corruption_seed}"]
+        experiment = flat(resolve(compose("config", words)))
+    experiment |= {"dataset.train_stride": 1, "keep_known": experiment["noise"] is None}  # which a run fills in
+    found = flat(config)
+    return {name: found[name] for name in found if name not in (*FREE, *LOOKS) and found[name] != experiment[name]}
+
+
+def variant_of(found: dict[str, Any]) -> str | None:
+    """Which variant differs from its experiment in just this; None: there is none."""
+    return next((name for name, variant in VARIANTS.items() if variant.differences == found), None)
 
 
 def recorded_runs() -> list[RecordedRun]:

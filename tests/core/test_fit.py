@@ -47,6 +47,26 @@ def test_stopping_anywhere_and_resuming_changes_nothing(solver):
         assert torch.equal(second.points.sets.tensor, whole.points.sets.tensor)
 
 
+def test_imputed_values_count_in_sigma2_if_that_is_wanted():
+    """The same with an interruption in the middle of an epoch."""
+    config = small_config(model=ModelConfig(n_latents=8, hidden=[8], counts_imputed=True))
+    data = InMemory(load(config).source.data, torch.rand(60, 16, generator=torch.Generator().manual_seed(0)) < 0.5)
+    dataset = Dataset(data, (4, 4))
+    sigmas = {}
+    for counts in (True, False):
+        config.model.counts_imputed = counts
+        sigmas[counts] = [r.sigma for r in make_fit(config, dataset).epochs()]
+    assert sigmas[True][0] < 0.9 * sigmas[False][0]
+    config.model.counts_imputed = True
+    asked = iter(range(10**6))
+    first, second = make_fit(config, dataset), make_fit(config, dataset)
+    interrupted = [r.sigma for r in first.epochs(lambda: next(asked) >= 1)]
+    second.load_state_dict(first.state_dict())
+    second.points.sets.tensor.copy_(first.points.sets.tensor)
+    assert 0 < second.batch < second.n_batches
+    assert interrupted + [r.sigma for r in second.epochs()] == sigmas[True]
+
+
 def test_states_in_a_file_are_the_same_states(tmp_path):
     config = small_config()
     dataset = load(config)

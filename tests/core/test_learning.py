@@ -57,6 +57,7 @@ def test_imputed_values_count_as_observed_where_that_is_wanted():
     totals = Totals(model, False, True, counts_imputed=True)
     totals.add(model, x, step, significant_states(step, 0), observed, UNPACKED)
     assert totals["n_observed"] == observed.sum() < N * D
+    assert not any(total.requires_grad for total in totals.sums.values())
     update_closed_forms(model, totals)
     torch.testing.assert_close(model.likelihood.sigma2, expected)
 

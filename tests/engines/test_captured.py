@@ -49,7 +49,7 @@ def test_a_replay_is_the_visit_with_the_parameters_of_the_moment(recorder, maske
     visit, _ = by_graphs(VISIT, torch_engine.e_step, recorder)
     model, ea = random_model(n_latents=12, hidden=[] if is_exact else [5]), EaConfig(selection, n_generations=2)
     packed = states_of(model, 9)
-    totals = [Totals(model, is_exact, masked) for _ in range(2)]
+    totals = [Totals(model, is_exact, masked, counts_imputed=not is_exact) for _ in range(2)]
     for seed, points in enumerate([range(0, 4), range(4, 8), range(8, 9), range(2, 6)]):
         index = torch.tensor(points)
         with torch.no_grad():

@@ -59,9 +59,16 @@ def test_an_experiment_sets_values_and_the_command_line_wins():
         (["model.activation=sine"], "model.activation=sine: must be one of relu, "),
         (["ea.selection=random"], "ea.selection=random: must be one of fitness, posterior, best, uniform, authors"),
         (["model.solver=exact"], "model.solver=exact: needs a linear decoder"),
-        (
-            ["model=linear", "model.solver=exact", "model.counts_imputed=true"],
-            "model.counts_imputed=true: needs model.solver=adam",
+        *(
+            (
+                [*words, "model.counts_imputed=true"],
+                "model.counts_imputed=true: needs model.impute=true, model.solver=adam",
+            )
+            for words in (
+                ["model.impute=false"],
+                ["model=linear", "model.solver=exact"],
+                ["model.likelihood=known_variance", "model.variances=[1]"],
+            )
         ),
         (
             ["model=linear", "model.solver=exact", "model.likelihood=known_variance", "model.variances=[1]"],

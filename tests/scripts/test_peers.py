@@ -66,6 +66,8 @@ def test_one_system_on_more_draws_of_the_noise(tmp_path, monkeypatch):
     peers.main([str(tmp_path), "--only", "wavelets", "--seeds", "3", "5"])
     names = {path.stem: list(json.loads(path.read_text())) for path in tmp_path.iterdir()}
     assert names == {f"noise={level},seed={seed}": ["wavelets"] for level in (15, 25, 50) for seed in (3, 5)}
+    with pytest.raises(SystemExit):
+        peers.main(["--seeds", "3"])
 
 
 def test_inpainting_peer(structured):

@@ -25,7 +25,7 @@ def make_paper_run(path, psnr, status="finished", **options):
     make_run(path, psnr, epochs=500, status=status)
     words = [word for word in path.name.replace("seed=", "corruption_seed=").split(",") if "house" not in word]
     config = OmegaConf.structured(checked(f"experiment={path.parts[-3]}", *words))
-    config.dataset.train_stride = 1  # which the data decide
+    config.dataset.train_stride, config.keep_known = 1, config.noise is None  # which a run fills in
     for name, value in options.items():
         OmegaConf.update(config, name, value)
     OmegaConf.save(config, path / "config.yaml")
@@ -89,14 +89,22 @@ def test_variants_of_an_experiment_are_told_apart(tmp_path, place, options, vari
 
 
 @pytest.mark.parametrize(
-    "options", [{"epochs": 20}, {"model.sigma2": 5.0}, {"ea.selection": "fitness"}, {"lr.max": 0.02}, {"seed": 7}]
+    ("options", "reason"),
+    [
+        ({"epochs": 20}, "epochs=20: not the paper's"),
+        ({"model.sigma2": 5.0}, "model.sigma2=5.0: not"),
+        ({"ea.selection": "fitness"}, "ea.selection=fitness: not"),
+        ({"lr.max": 0.02, "seed": 7}, "lr.max=0.02, seed=7: not"),
+        ({"dataset.train_stride": 4}, "dataset.train_stride=4: not"),
+        ({"model.pi": 0.5}, "model.pi=0.5: not"),
+    ],
 )
-def test_other_parameters_are_left_out_and_named(tmp_path, options, capsys):
+def test_other_parameters_are_left_out_and_named(tmp_path, options, reason, capsys):
     run = tmp_path / "outputs" / NOISE_25
     make_paper_run(run, 32.0, **options)
     record.main([str(tmp_path / "outputs")])
     assert recorded_runs() == []
-    assert f"left out: {run}" in capsys.readouterr().out
+    assert f"left out: {run}: {reason}" in capsys.readouterr().out
 
 
 def test_curves_show_every_run_beside_the_published_value(outputs):

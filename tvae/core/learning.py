@@ -18,7 +18,7 @@ from torch import Tensor
 
 from tvae.core.decoder import Mlp
 from tvae.core.model import PI_MIN, Model
-from tvae.core.posterior import EStep, Rows, clean_moments
+from tvae.core.posterior import EStep, Rows, outputs
 from tvae.core.products import Products, with_bias
 
 
@@ -33,8 +33,8 @@ class Totals:
         for name, shape in model.likelihood.statistics_shapes().items():
             self.sums[name] = self._zeros(*shape)
         self.sums["active"] = self._zeros(n_latents)
-        if is_masked and counts_imputed:  # squared distances of missing values from their posterior mean
-            self.sums["spread"] = self._zeros()
+        if is_masked and counts_imputed:
+            self.sums["imputed_error"] = self._zeros()
         if is_exact:  # normal equations for [W; b]: gram [W; b] = cross
             n_sets = n_outputs if is_masked else 1
             self.sums["gram"] = self._zeros(n_sets, n_latents + 1, n_latents + 1)
@@ -53,6 +53,7 @@ class Totals:
     def __getitem__(self, name: str) -> Tensor:
         return self.sums[name]
 
+    @torch.no_grad()
     def add(
         self, model: Model, x: Tensor, step: EStep, rows: Rows, observed: Tensor | None, products: Products
     ) -> None:
@@ -65,10 +66,9 @@ class Totals:
         for name, value in model.likelihood.statistics(x, step.weights, step.error, observed).items():
             sums[name] += value
         sums["active"] += products.multiply_transposed(rows.packed, rows.weight[:, None], len(sums["active"]))[:, 0]
-        if "spread" in sums:
+        if "imputed_error" in sums:
             assert observed is not None
-            _, variance = clean_moments(model, x, rows, observed, products)
-            sums["spread"] += (variance * ~observed).sum()
+            sums["imputed_error"] += _imputed_error(outputs(model, rows, products), rows, observed)
         if self.is_exact:
             self._add_normal_equations(x, rows, observed, products)
 
@@ -87,6 +87,13 @@ class Totals:
         sums["square"] += x.square().sum(0)
 
 
+def _imputed_error(mu: Tensor, rows: Rows, observed: Tensor) -> Tensor:
+    """Squared distances of missing values from their posterior mean, Eq. (15), expected under q; mu (R, D)."""
+    weight = rows.weight[:, None]
+    mean = mu.new_zeros(observed.shape).index_add_(0, rows.point, weight * mu)
+    return (weight * (mu - mean[rows.point]).square() * ~observed[rows.point]).sum()
+
+
 @torch.no_grad()
 def update_closed_forms(model: Model, totals: Totals) -> None:
     """Eq. (5), and before it the exact decoder where its normal equations were added up."""
@@ -94,9 +101,9 @@ def update_closed_forms(model: Model, totals: Totals) -> None:
         solve_linear(model, totals)
     model.pi.copy_((totals["active"] / totals["n_points"]).clamp(PI_MIN, 1 - PI_MIN))
     sums = totals.sums
-    if "spread" in sums:
+    if "imputed_error" in sums:
         n_values = sums["n_points"] * model.decoder.n_outputs
-        sums = sums | {"error": sums["error"] + sums["spread"], "n_observed": n_values}
+        sums = sums | {"error": sums["error"] + sums["imputed_error"], "n_observed": n_values}
     model.likelihood.update(sums)
 
 

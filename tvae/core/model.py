@@ -44,7 +44,7 @@ class ModelConfig:
     )
     impute: bool = option(True, "adam: missing values stand at their posterior mean in the gradient, else are left out")
     counts_imputed: bool = option(
-        False, "missing values at their posterior mean count as observed in sigma2, as in the published program"
+        False, "impute: missing values count as observed in sigma2, too, as in the published program"
     )
 
 

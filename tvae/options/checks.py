@@ -173,8 +173,8 @@ def inconsistencies(config: Config) -> list[str]:
             lr.kind == "cyclic" and lr.max is not None and lr.min > lr.max
         ),
         "model.solver=exact: needs a linear decoder (model=linear)": model.solver == "exact" and model.hidden != [],
-        "model.counts_imputed=true: needs model.solver=adam and model.likelihood=gaussian": (
-            model.counts_imputed and (model.solver != "adam" or model.likelihood != "gaussian")
+        "model.counts_imputed=true: needs model.impute=true, model.solver=adam and model.likelihood=gaussian": (
+            model.counts_imputed and (not model.impute or model.solver != "adam" or model.likelihood != "gaussian")
         ),
         "model.solver=exact: needs model.likelihood=gaussian": (
             model.solver == "exact" and model.likelihood != "gaussian"

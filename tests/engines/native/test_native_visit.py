@@ -62,7 +62,7 @@ def test_imputed_values_are_those_of_torch(hidden, prune, counts):
     )
     assert torch.equal(ours[0], theirs[0])
     torch.testing.assert_close(ours[1:3], theirs[1:3], rtol=1e-9, atol=1e-11)
-    assert ("spread" in ours[2]) == counts
+    assert ("imputed_error" in ours[2]) == counts
     left_out = visits(native.visit_batch, model, x, packed, observed, prune)[1]
     assert not torch.allclose(ours[1][0], left_out[0], rtol=1e-3)
 
@@ -104,7 +104,7 @@ def test_a_stretch_is_its_visits_and_steps_by_turns(hidden, masked, imputes):
     for is_stretch in (False, True):
         model, x, packed = setting(23, hidden, 13, 30, n_points=11)
         observed = random_mask(*x.shape) if masked else None
-        optimiser, totals = native.Adam(model.decoder.parameters(), 0.1), Totals(model, False, masked)
+        optimiser, totals = native.Adam(model.decoder.parameters(), 0.1), Totals(model, False, masked, imputes)
         whole = Minibatch(x, observed, packed, Stream(8, torch.arange(11)), 11)
         if is_stretch:
             stretch = Stretch(whole, 4, optimiser, [0.01, 0.02, 0.03])

@@ -64,7 +64,7 @@ class VisitTask(ctypes.Structure):
         ("imputes", c_int64),
         *((name, c_double) for name in ("prune", "scale")),
         *((name, c_void_p) for name in ("n_points", "n_observed", "n_accepted", "elbo", "error")),
-        *((name, c_void_p) for name in ("active", "spread")),
+        *((name, c_void_p) for name in ("active", "imputed_error")),
         *((name, c_void_p) for name in ("weight_gradients", "bias_gradients")),
     ]
 

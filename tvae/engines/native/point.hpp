@@ -60,7 +60,7 @@ template <class T> struct Significant {
   Array<uint8_t> packed;  // (R, n_bytes)
   Array<T> weight, mu;    // (R,), (R, mu_stride)
   double elbo, error;     // F_n, and the error expected under q
-  double spread;          // variance of the missing values' mu under q, if it is wanted
+  double imputed_error;   // the same of missing values at their posterior mean, if it is wanted
   int64_t n_observed;     // values
 
   void clear() { packed.clear(), weight.clear(), mu.clear(); }
@@ -70,14 +70,14 @@ template <class T> struct Significant {
     weight.push_back(share);
   }
 
-  void measure_spread(const uint8_t *observed, int64_t n_outputs) {
+  void measure_imputed(const uint8_t *observed, int64_t n_outputs) {
     const int64_t count = weight.size(), mu_stride = count ? mu.size() / count : 0;
-    spread = 0;
+    imputed_error = 0;
     for (int64_t d = 0; d < n_outputs; ++d) {
       if (observed[d]) continue;
       double mean = 0;  // Eq. (15)
       for (int64_t r = 0; r < count; ++r) mean += double(weight[r]) * mu[r * mu_stride + d];
-      for (int64_t r = 0; r < count; ++r) spread += weight[r] * std::pow(mu[r * mu_stride + d] - mean, 2);
+      for (int64_t r = 0; r < count; ++r) imputed_error += weight[r] * std::pow(mu[r * mu_stride + d] - mean, 2);
     }
   }
 };

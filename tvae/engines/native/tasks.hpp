@@ -48,7 +48,7 @@ struct VisitTask {
   double prune, scale;                                    // see core/posterior.py, and `scale` of the gradient
   double *n_points, *n_observed, *n_accepted, *elbo, *error;  // sums that are added to, see core/learning.py
   double *active;                                             // (H,): another
-  double *spread;                                             // another, of missing values, or null
+  double *imputed_error;                                      // another, or null if it is not wanted
   void *const *weight_gradients, *const *bias_gradients;  // results
 };
 

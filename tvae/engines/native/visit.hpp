@@ -74,7 +74,7 @@ private:
       const Significant<T> &its = of_points[n];
       *task.n_points += 1, *task.n_accepted += search.n_accepted[n], *task.n_observed += its.n_observed;
       *task.elbo += its.elbo, *task.error += its.error;
-      if (task.spread) *task.spread += its.spread;
+      if (task.imputed_error) *task.imputed_error += its.imputed_error;
       for (size_t r = 0; r < its.weight.size(); ++r) {
         const int64_t n_ones = list_ones(its.packed.data() + r * n_bytes, n_bytes, ones.data());
         for (int64_t i = 0; i < n_ones; ++i) task.active[ones[i]] += its.weight[r];
@@ -94,7 +94,7 @@ void run_visit(VisitTask &task, std::function<void(Phases &)> then = [](Phases &
   Phases search;
   add_e_step<T>(search, task.search, layers, [&](int64_t point, const Population<T> &found) {
     found.weigh(task.prune, rows[point]);
-    if (task.spread) rows[point].measure_spread(task.search.observed + point * n_outputs, n_outputs);
+    if (task.imputed_error) rows[point].measure_imputed(task.search.observed + point * n_outputs, n_outputs);
   });
   search.run(task.search.n_threads);
   const GradientTask gradient_task = rows.gradient_task(task);
