@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "rows.hpp"
 #include "tasks.hpp"
 #include "vectors.hpp"
 
@@ -59,6 +60,7 @@ public:
 template <class T> struct Significant {
   Array<uint8_t> packed;  // (R, n_bytes)
   Array<T> weight, mu;    // (R,), (R, mu_stride)
+  Array<T> mean;          // (D,): Eq. (15), if it is wanted
   double elbo, error;     // F_n, and the error expected under q
   double imputed_error;   // the same of missing values at their posterior mean, if it is wanted
   int64_t n_observed;     // values
@@ -72,12 +74,16 @@ template <class T> struct Significant {
 
   void measure_imputed(const uint8_t *observed, int64_t n_outputs) {
     const int64_t count = weight.size(), mu_stride = count ? mu.size() / count : 0;
+    mean.assign(n_outputs, T(0));
+    for (int64_t r = 0; r < count; ++r) add_row(mean.data(), weight[r], &mu[r * mu_stride], mean.data(), n_outputs);
     imputed_error = 0;
-    for (int64_t d = 0; d < n_outputs; ++d) {
-      if (observed[d]) continue;
-      double mean = 0;  // Eq. (15)
-      for (int64_t r = 0; r < count; ++r) mean += double(weight[r]) * mu[r * mu_stride + d];
-      for (int64_t r = 0; r < count; ++r) imputed_error += weight[r] * std::pow(mu[r * mu_stride + d] - mean, 2);
+    for (int64_t r = 0; r < count; ++r) {
+      T sum = 0;
+      for (int64_t d = 0; d < n_outputs; ++d) {
+        const T difference = (mu[r * mu_stride + d] - mean[d]) * T(!observed[d]);
+        sum += difference * difference;
+      }
+      imputed_error += double(weight[r]) * sum;
     }
   }
 };
