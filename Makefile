@@ -6,7 +6,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-slow lint types bars natural natural-h table1 table2 table-n2v inpainting pictures noise peers \
+.PHONY: help demo test test-slow lint types bars natural natural-h table1 table2 table-n2v inpainting pictures noise harmless peers \
 	runtime paper record report chaos fuzz scaling bench wheel clean
 
 help:  ## list the targets
@@ -133,6 +133,9 @@ pictures: $(VENV)/.installed-joblib $(VENV)/.installed-peers  ## 16 pictures bes
 noise: $(VENV)/.installed-peers  ## photon counts, correlated noise, outliers: told what they are, and restored; half an hour and more
 	$(BIN)/python -m scripts.judge_noise trials
 	$(BIN)/python -m scripts.judge_noise table --half $(HALF) --effort $(EFFORT)
+
+harmless: $(VENV)/.installed  ## text, rules, stars, dots and clean pictures: nothing of them is removed
+	$(BIN)/python -m scripts.harmless
 
 peers: $(VENV)/.installed-peers  ## other systems on the same noisy arrays
 	-$(BIN)/python -m scripts.peers

@@ -21,12 +21,13 @@ VALUES = (
 # Options with which a run is allowed to take long, and what is allowed of them here
 SMALL = ("1", "2", "3", "0", "-1", "null", "x", "1.5", "[]")
 LONG = {
-    "epochs", "n_patches", "restore_rounds", "ea.n_generations", "ea.n_children", "ea.n_parents", "batch_size",
+    "epochs", "n_patches", "restoration.n_rounds", "ea.n_generations", "ea.n_children", "ea.n_parents", "batch_size",
     "dataset.n_points", "dataset.size", "model.n_latents", "model.hidden", "states.n_states", "compile", "device",
 }  # fmt: skip
 # What makes sense of some, so that what follows is tried as well
 FITTING: dict[str, tuple[str, ...]] = {
-    "noise": ("25", "3"), "missing": ("0.3", "0.9"), "peak": ("10", "1e-3"), "outliers": ("0.1", "0.9"),
+    "noise": ("25", "3"), "missing": ("0.3", "0.9"), "peak": ("10", "1e-3"), "outlier_share": ("0.1", "0.9"),
+    "outliers": ("keep", "fill"),
     "quality": ("20",), "correlation": ("1.5", "16"), "sigma_map": ("sigma.tiff", "grey.png", "nan.tiff"),
     "mask": ("mask.png", "masks.tif", "masks"), "clean": ("grey.png", "nan.tiff", "stack.tif", "photos"),
     "run": (DONE, "empty", "."), "init_from": (DONE, "empty"),

@@ -14,7 +14,8 @@ PICTURES = ("grey.png", "colour.png", "alpha.png", "deep.png", "nan.tiff", "link
 STACKS = ("stack.tif", "stack.gif", "stack.npy")
 NO_PICTURES = ("points.npy", "nowhere.png", "/dev/null", "model.tvae", "space.yaml", "photos")
 CORRUPTIONS = (
-    ["corruption=poisson", "peak=20"], ["corruption=correlated", "noise=20"], ["corruption=saltpepper", "outliers=0.1"],
+    ["corruption=poisson", "peak=20"], ["corruption=correlated", "noise=20"],
+    ["corruption=saltpepper", "outlier_share=0.1"],
     ["corruption=jpeg", "quality=30"], ["noise=25", "missing=0.3"], ["missing=0.5", "missing_per=channel"],
     ["sigma_map=sigma.tiff"], ["noise_model=poisson_gaussian"], ["noise_model=correlated"], ["noise_model=gaussian"],
 )  # fmt: skip

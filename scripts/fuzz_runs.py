@@ -18,7 +18,7 @@ FILES = (CONFIG, METRICS, CHECKPOINT, PREVIOUS, "data.sha256", "history.csv", "r
 OF_RESTORATION = (
     "dataset.stride",
     "dataset.average",
-    "restore_rounds",
+    "restoration.n_rounds",
     "effort",
     "epochs",
     "output",
@@ -61,7 +61,7 @@ def by_configurations(draw: st.DrawFn) -> Attempt:
         path = world.folder / DONE / CONFIG
         lines = path.read_text().splitlines()
         where = number % len(lines)
-        if lines[where].partition(":")[0].strip() not in ("epochs", "n_generations", "restore_rounds", "compile"):
+        if lines[where].partition(":")[0].strip() not in ("epochs", "n_generations", "n_rounds", "compile"):
             lines[where] = f"{lines[where].partition(':')[0]}: {value}"
         path.write_text("\n".join(lines) + "\n")
 

@@ -39,8 +39,8 @@ def denoise(
     are missing and are filled in. `rng`: seed or generator of all that is random, None for another result each time.
     `options` are those of the command line by the last part of their names, `epochs=10, patch_size=12, effort="fast"`;
     `overrides` as they are typed there, `["dataset.patch_size=12"]`; those that an array cannot honour are refused.
-    Returns an array of the same shape, dtype and range; with `return_uncertainty` also the posterior standard
-    deviation, floating point in the image's units.
+    Returns an array of the same shape, dtype and range; with `return_uncertainty` also the stated standard
+    deviation of the error, floating point in the image's units.
     """
     picture, back = opened(image, None, channel_axis, axes)
     return back(_restored("denoise", picture, rng, overrides, options), return_uncertainty)

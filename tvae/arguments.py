@@ -31,7 +31,7 @@ from tvae.restore.restoration import Restored
 # Options of the commands that say which picture, are about files and run directories, or are arguments of the call
 MEANINGLESS = (
     "dataset", "dataset.name", "image", "axes", "pages", "noise", "missing", "missing_per", "corruption", "peak",
-    "correlation", "outliers", "quality", "corruption_seed", "clean", "mask",
+    "correlation", "outlier_share", "quality", "corruption_seed", "clean", "mask",
     "n_patches", "data_dir", "run", "init_from", "restart", "seed", "restore_every", "picture_every",
     "checkpoint_seconds", "task", "states.memmap", "output",
 )  # fmt: skip

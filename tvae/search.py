@@ -38,8 +38,8 @@ except ImportError:
 OBJECTIVES = ("elbo", "elbo_test", "psnr")
 # ELBOs of different data cannot be compared.
 OF_THE_DATA = (
-    "dataset.", "noise", "missing", "corruption", "peak", "correlation", "outliers", "quality", "sigma_map", "image",
-    "mask", "n_patches",
+    "dataset.", "noise", "missing", "corruption", "peak", "correlation", "outlier_share", "outliers", "quality",
+    "sigma_map", "image", "mask", "n_patches",
 )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from tvae.options import recipe
 from tvae.options.recipe import complete
 from tvae.restore.effort import REFINEMENTS
 
-PAPER = "model.residual=none"
+PAPER, NONLOCAL = "restoration=posterior_mean", "restoration=nonlocal"
 
 
 def completed(*overrides):
@@ -27,8 +27,8 @@ def completed(*overrides):
     [("noise=50", 12, 0.005), ("noise=25", 10, 0.005), ("noise=15", 8, 0.005), ("missing=0.5", 8, 0.0025)],
 )
 def test_more_noise_takes_larger_patches(corruption, patch_size, rate):
-    for residual in ("none", "grouped"):
-        config = completed("dataset=camera", corruption, f"model.residual={residual}")
+    for restoration in (PAPER, NONLOCAL):
+        config = completed("dataset=camera", corruption, restoration)
         assert (config.dataset.patch_size, config.lr.max) == (patch_size, rate)
     config = completed("dataset=camera", corruption, PAPER)
     assert (config.model.n_latents, config.model.hidden) == (256, [256])
@@ -54,7 +54,7 @@ def test_size_decides_latents_epochs_and_how_many_patches_are_trained_on(tmp_pat
     assert (config.model.n_latents, config.dataset.train_stride) == (n_latents, train_stride)
     assert 15 <= config.epochs <= 200
     for effort in EFFORTS:
-        first = completed(f"image={tmp_path}/a.png", f"effort={effort}")
+        first = completed(f"image={tmp_path}/a.png", NONLOCAL, f"effort={effort}")
         assert first.dataset.train_stride >= train_stride
         assert 1 <= first.epochs <= 200
 
@@ -72,9 +72,8 @@ def n_visits(config):
 
 
 def test_more_effort_trains_and_refines_more():
-    """Pictures have Gaussian residuals, for which a first estimate will do."""
-    assert completed("dataset=camera", "noise=25").model.residual == "grouped"
-    by_effort = [n_visits(completed("dataset=camera", "noise=25", f"effort={effort}")) for effort in EFFORTS]
+    """For the nonlocal stage a pilot will do."""
+    by_effort = [n_visits(completed("dataset=camera", "noise=25", NONLOCAL, f"effort={effort}")) for effort in EFFORTS]
     in_full = n_visits(completed("dataset=camera", "noise=25", PAPER))
     assert by_effort == sorted({*by_effort})
     assert by_effort[-1] < in_full
@@ -91,11 +90,19 @@ def test_effort_means_nothing_to_the_model_of_the_paper():
     assert (fast.epochs, fast.dataset, fast.model) == (best.epochs, best.dataset, best.model)
 
 
+def test_the_command_decides_how_a_picture_is_made():
+    for task, method, keeps in (("train", "posterior_mean", False), ("denoise", "nonlocal", True)):
+        found = completed("dataset=camera", "noise=25", f"task={task}").restoration
+        assert (found.method, found.keep_unexplained) == (method, keeps)
+    given = completed("dataset=camera", "noise=25", "task=denoise", PAPER, "restoration.keep_unexplained=false")
+    assert (given.restoration.method, given.restoration.keep_unexplained) == ("posterior_mean", False)
+
+
 @pytest.mark.parametrize(
     ("option", "message"),
     [
         ("effort=slow", "effort=slow: must be one of fast, default, best"),
-        ("model.residual=full", "model.residual=full: must be one of none, grouped"),
+        ("restoration.method=all", "restoration.method=all: must be one of posterior_mean, nonlocal"),
     ],
 )
 def test_choices_are_checked(option, message):
@@ -107,13 +114,13 @@ def test_choices_are_checked(option, message):
     "name", ["table1", "table2", "inpainting", "house_25", "house_50", "house_inpaint_50", "castle_50", "barbara_25"]
 )
 def test_experiments_of_the_paper_have_its_model(name):
-    assert composed(f"experiment={name}").model.residual == "none"
+    assert composed(f"experiment={name}").restoration.method == "posterior_mean"
 
 
 def test_an_accelerator_gets_larger_minibatches_of_pictures(monkeypatch):
     for device, size in (("cpu", 32), ("cuda", 256)):
         monkeypatch.setattr(recipe, "choose_device", lambda name, precision, device=device: torch.device(device))
-        assert completed("dataset=camera", "noise=25").batch_size == size
+        assert completed("dataset=camera", "noise=25", NONLOCAL).batch_size == size
         assert completed("dataset=camera", "noise=25", "batch_size=50").batch_size == 50
         assert completed("dataset=camera", "noise=25", PAPER).batch_size == 32
         assert completed("dataset=bars").batch_size == 32

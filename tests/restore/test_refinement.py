@@ -11,6 +11,7 @@ from refinement_samples import NOISE, blurred, error, noisy_picture, refined, wa
 
 import tvae
 from tvae.core.model import ModelConfig
+from tvae.data.dataset import RestorationConfig
 from tvae.data.image_file import read_image, write_image
 from tvae.data.named import camera
 from tvae.data.picture import Picture, add_noise
@@ -155,10 +156,11 @@ def test_two_processes_refine_one_picture(tmp_path, monkeypatch):
     np.testing.assert_allclose(*pictures, atol=1)
 
 
-def session_of(residual, picture):
+def session_of(method, picture):
     config = small_config(
         dataset=ImageConfig(name="file", patch_size=4, train_stride=2, standardise=True),
-        model=ModelConfig(n_latents=8, hidden=[6], residual=residual),
+        model=ModelConfig(n_latents=8, hidden=[6]),
+        restoration=RestorationConfig(method, keep_unexplained=False),
         image="made.png",
         epochs=1,
         effort="fast",
@@ -169,31 +171,31 @@ def session_of(residual, picture):
     return session
 
 
-def test_without_residual_it_is_the_restoration_by_states():
+def test_the_posterior_mean_is_the_restoration_by_states():
     picture = noisy_picture(waves())
-    session = session_of("none", picture)
-    by_states = restore(session.fit, picture, Plan(4, 2, n_rounds=session.config.restore_rounds))
+    session = session_of("posterior_mean", picture)
+    by_states = restore(session.fit, picture, Plan(4, 2, n_rounds=session.config.restoration.n_rounds))
     found = session.record.restored
     np.testing.assert_array_equal(found.pixels, by_states.pixels)
     np.testing.assert_array_equal(found.uncertainty, by_states.uncertainty)
     assert found.noise_level is None
 
 
-def test_with_residual_it_starts_from_the_restoration_by_states():
+def test_the_nonlocal_stage_starts_from_the_restoration_by_states():
     picture = noisy_picture(waves())
-    session = session_of("grouped", picture)
+    session = session_of("nonlocal", picture)
     wanted = refined(picture, first=restore(session.fit, picture, Plan(4, 2, n_rounds=0)))
     np.testing.assert_array_equal(session.record.restored.pixels, wanted.pixels)
     assert session.record.facts["noise_level"] == wanted.noise_level
 
 
-def test_residuals_are_worth_it_on_a_photograph():
+def test_the_nonlocal_stage_is_worth_it_on_a_photograph():
     clean = camera().pixels[90:160, 90:160, 0]
     noisy = add_noise(clean[..., None], 25, seed=0)[..., 0]
     options = ["dataset.patch_size=6", "model.n_latents=32", "states.n_states=16", "epochs=12", "lr.max=0.02"]
-    with_residual, without = (
-        psnr(clean, tvae.denoise(noisy, overrides=[*options, f"model.residual={residual}"]), 255)
-        for residual in ("grouped", "none")
+    nonlocal_, without = (
+        psnr(clean, tvae.denoise(noisy, overrides=[*options, f"restoration={method}"]), 255)
+        for method in ("nonlocal", "posterior_mean")
     )
-    assert with_residual > without + 0.5
-    assert with_residual > psnr(clean, noisy, 255) + 6
+    assert nonlocal_ > without + 0.5
+    assert nonlocal_ > psnr(clean, noisy, 255) + 6

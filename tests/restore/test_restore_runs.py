@@ -117,7 +117,7 @@ def test_a_mask_and_a_clean_picture_from_files(command):
 
 def test_training_on_fewer_patches_and_restoring_all(command):
     write_image(Path("clean.png"), CLEAN)
-    options = [*FAST, "dataset.train_stride=2", "epochs=48", "batch_size=16", "restore_rounds=4"]
+    options = [*FAST, "dataset.train_stride=2", "epochs=48", "batch_size=16", "restoration.n_rounds=4"]
     code, out = command("denoise", "image=clean.png", "noise=40", *options, "hydra.run.dir=run")
     assert code == 0, out
     assert metrics("run")["psnr"] > metrics("run")["psnr_input"] + 3

@@ -38,10 +38,11 @@ def picture_of(stack):
 def session_of(picture):
     config = small_config(
         dataset=ImageConfig(name="file", patch_size=4, train_stride=2, standardise=True),
-        model=ModelConfig(n_latents=8, hidden=[6], residual="grouped"),
+        model=ModelConfig(n_latents=8, hidden=[6]),
         image="made.tif",
         epochs=1,
         effort="fast",
+        task="denoise",
     )
     session = Session(*prepare(config, picture))
     session.loop()

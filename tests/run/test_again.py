@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("_no_figures")
 def call(command):
     write_image(Path("in.png"), tiny_picture())
     run = partial(command, "denoise")
-    code, out = run("image=in.png", *TINY, "model.residual=none", "hydra.run.dir=run")
+    code, out = run("image=in.png", *TINY, "restoration=posterior_mean", "hydra.run.dir=run")
     assert code == 0, out
     return run
 
@@ -30,7 +30,7 @@ def test_options_of_restoration_and_any_working_directory(call, tmp_path, monkey
     code, out = call("run=../run", "hydra.run.dir=same")
     assert code == 0, out
     assert read_image("same/restored.png").pixels.tolist() == read_image("../run/restored.png").pixels.tolist()
-    for options in (["dataset.stride=2"], ["dataset.average=gaussian"], ["restore_rounds=9"]):
+    for options in (["dataset.stride=2"], ["dataset.average=gaussian"], ["restoration.n_rounds=9"]):
         code, out = call("run=../run", *options)
         assert code == 0, out
         (path,) = Path("outputs/denoise").glob(f"*{options[0]}*")
@@ -40,7 +40,9 @@ def test_options_of_restoration_and_any_working_directory(call, tmp_path, monkey
     assert out.startswith("error: seed: a run that is there keeps its options; beside run= go only ")
 
 
-@pytest.mark.parametrize("words", [["run=run"], ["image=in.png", *TINY, "model.residual=none", "hydra.run.dir=run"]])
+@pytest.mark.parametrize(
+    "words", [["run=run"], ["image=in.png", *TINY, "restoration=posterior_mean", "hydra.run.dir=run"]]
+)
 def test_a_finished_run_is_trained_further(call, words):
     words = [word for word in words if not word.startswith("epochs")]
     before = Path("run/history.csv").read_text()

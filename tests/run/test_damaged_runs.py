@@ -48,7 +48,7 @@ def runs(tmp_path_factory):
     """The configuration, and a directory each of a run that finished and of one that was stopped."""
     folder = tmp_path_factory.mktemp("runs")
     write_image(folder / "a.png", tiny_picture())
-    options = [f"image={folder}/a.png", *TINY, "epochs=3", "checkpoint_seconds=0", "model.residual=none"]
+    options = [f"image={folder}/a.png", *TINY, "epochs=3", "checkpoint_seconds=0", "restoration=posterior_mean"]
     config = checked(*[word for word in options if not word.startswith("effort")])
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(record, "write_figures", lambda *_: None)

@@ -25,8 +25,8 @@ from tvae.run.setup import make_fit
 
 def line_of(picture, **changes):
     dataset = ImageConfig(name="file", patch_size=4)
-    model = ModelConfig(n_latents=8, hidden=[8], residual="grouped")
-    config = small_config(image="a.png", dataset=dataset, model=model, threads=1, **changes)
+    model = ModelConfig(n_latents=8, hidden=[8])
+    config = small_config(image="a.png", dataset=dataset, model=model, threads=1, task="denoise", **changes)
     config, dataset = prepare(config, picture)
     return opening(config, make_fit(config, dataset), dataset)
 
@@ -49,9 +49,11 @@ def test_it_says_what_will_be_done(picture):
 
 
 def prepared(picture, effort):
-    model = ModelConfig(n_latents=8, hidden=[8], residual="grouped")
+    model = ModelConfig(n_latents=8, hidden=[8])
     dataset = ImageConfig(name="file", patch_size=4)
-    config, dataset = prepare(small_config(image="a.png", dataset=dataset, model=model, effort=effort), picture)
+    config, dataset = prepare(
+        small_config(image="a.png", dataset=dataset, model=model, effort=effort, task="denoise"), picture
+    )
     return config, make_fit(config, dataset)
 
 

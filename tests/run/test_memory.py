@@ -22,8 +22,9 @@ GB = 2**30
 def prepared(image):
     config = small_config(
         dataset=ImageConfig(name="file", patch_size=8, train_stride=30, standardise=True),
-        model=ModelConfig(n_latents=8, hidden=[6], residual="grouped"),
+        model=ModelConfig(n_latents=8, hidden=[6]),
         image="made.tif",
+        task="denoise",
     )
     return prepare(config, Picture(image, image.pixels, None, None, image.peak))
 

@@ -38,7 +38,7 @@ def test_a_run_leaves_what_the_contract_says(call, tmp_path):
     rows = Path("run/history.csv").read_text().splitlines()
     assert rows[0] == "epoch,elbo,elbo_test,sigma,pi_sum,n_accepted,learning_rate,seconds"
     assert [row.split(",")[0] for row in rows[1:]] == ["1", "2", "3", "4"]
-    assert float(rows[4].split(",")[1]) == found["elbo"]
+    assert float(rows[4].split(",")[1]) < found["elbo"], "of the final parameters, not the epoch's average"
     assert {p.name for p in Path("run").iterdir()} == {
         "config.yaml", "data.sha256", "metrics.json", "history.csv", "checkpoint.pt", "checkpoint.previous.pt",
         "run.log", "figures", "tensorboard",

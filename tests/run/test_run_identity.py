@@ -21,7 +21,7 @@ def contents(folder):
 
 
 def test_a_changed_picture_is_told_as_such_and_not_by_what_the_recipe_makes_of_it(command):
-    options = ["image=a.png", "model.residual=none", "epochs=1", "threads=1", "hydra.run.dir=run"]
+    options = ["image=a.png", "restoration=posterior_mean", "epochs=1", "threads=1", "hydra.run.dir=run"]
     write_image(Path("a.png"), PICTURE)
     assert command("denoise", *options)[0] == 0
     before = contents("run")
@@ -148,7 +148,7 @@ def test_a_fingerprint_that_cannot_be_read(command, content):
     assert "its data.sha256 cannot be read, so it is not known whether the data are still the same" in out
 
 
-@pytest.mark.parametrize("word", ["effort=best", "effort=fast", "model.residual=grouped", "keep_known=true"])
+@pytest.mark.parametrize("word", ["effort=best", "effort=fast", "restoration=nonlocal", "keep_known=true"])
 def test_options_of_images_are_refused_for_other_data(command, word):
     code, out = command("train", *SMALL, word, "hydra.run.dir=run")
     name, value = word.split("=")

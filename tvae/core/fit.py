@@ -195,13 +195,20 @@ class Fit:
         self.batch, self.seconds, self.totals = 0, 0.0, self._new_totals()
         return report
 
-    def search(self, points: Points, seed: int) -> float:
-        """E-steps with fixed parameters; returns the ELBO in nats per data point, in the data's units."""
+    def bound(self) -> float:
+        """The ELBO of the parameters as they are, with the states as they are."""
+        return self.search(self.points, None)
+
+    def search(self, points: Points, seed: int | None) -> float:
+        """E-steps with fixed parameters; returns the ELBO in nats per data point, in the data's units.
+
+        Without a `seed` the states are evaluated and stay as they are.
+        """
         total = torch.zeros(1, dtype=torch.float64)
         with self.engine.at_work():
             for index in torch.arange(len(points.own), device=self.device).split(self.batch_size):
                 x, observed = points.rows(index)
-                rng = Stream(seed, index + points.own.start)
+                rng = None if seed is None else Stream(seed, index + points.own.start)
                 step = self.engine.e_step(self.model, self.config.ea, x, points.sets.take(index), rng, observed)
                 points.sets.put(index, step.packed)
                 total += step.elbo.double().sum().item()

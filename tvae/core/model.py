@@ -35,10 +35,6 @@ class ModelConfig:
     variances: Optional[list[float]] = option(
         None, "likelihood=known_variance: noise variance of each value of a data point, in the data's units", gt=0
     )
-    residual: str = option(
-        "none", "what states leave over: nothing, or Gaussian residuals of groups of patches (images)",
-        choices=("none", "grouped"),
-    )  # fmt: skip
     solver: str = option(
         "adam", "of the decoder: adam by minibatch, or (linear only) exact once an epoch", choices=("adam", "exact")
     )

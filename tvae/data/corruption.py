@@ -2,7 +2,7 @@
 
 `corruption=poisson peak=P`: photon counts, P of them on average where the picture is white; `noise` is added on top.
 `corruption=correlated noise=SIGMA`: noise blurred by a Gaussian of `correlation` pixels, of deviation SIGMA in all.
-`corruption=saltpepper outliers=SHARE`: that share of the values is black or white, after `noise` was added.
+`corruption=saltpepper outlier_share=SHARE`: that share of the values is black or white, after `noise` was added.
 `corruption=jpeg quality=Q`: rounded to 8 bit and compressed, after `noise` was added.
 """
 
@@ -20,7 +20,7 @@ from tvae.data.dataset import DataConfig
 from tvae.data.picture import add_noise, drop_values
 
 # What each corruption needs, and what goes with it alone.
-NEEDS = {"poisson": "peak", "correlated": "noise", "saltpepper": "outliers", "jpeg": "quality"}
+NEEDS = {"poisson": "peak", "correlated": "noise", "saltpepper": "outlier_share", "jpeg": "quality"}
 REACH = 4  # standard deviations that a Gaussian kernel is long, to each side
 
 
@@ -33,8 +33,8 @@ def corrupt(pixels: np.ndarray, config: DataConfig, peak: float) -> np.ndarray:
         return add_correlated_noise(pixels, config.noise, config.correlation, seed, peak)
     if config.noise is not None:
         pixels = add_noise(pixels, config.noise, seed, peak)
-    if config.corruption == "saltpepper" and config.outliers is not None:
-        return add_salt_and_pepper(pixels, config.outliers, seed, peak)
+    if config.corruption == "saltpepper" and config.outlier_share is not None:
+        return add_salt_and_pepper(pixels, config.outlier_share, seed, peak)
     if config.corruption == "jpeg" and config.quality is not None:
         return compress(pixels, config.quality, peak)
     return pixels

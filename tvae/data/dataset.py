@@ -23,6 +23,7 @@ from tvae.data.whitening import Whitening
 
 TASKS = ("train", "denoise", "inpaint")
 EFFORTS = ("fast", "default", "best")
+RESTORATIONS = ("posterior_mean", "nonlocal")
 
 
 @dataclass(frozen=True)
@@ -81,13 +82,27 @@ class DatasetConfig:
 
     def problems(self, config: DataConfig) -> list[str]:
         """What is wrong with the options, a line each."""
-        residual, is_image = config.model.residual, "image" in self.takes
+        method, is_image = config.restoration.method, "image" in self.takes
         given = {name: getattr(config, name) for name in ONLY_FOR_SOME if name not in self.takes}
         return [
             f"{name}={value}: {ONLY_FOR_SOME[name].format(self.name)}"
             for name, value in given.items()
             if value != getattr(DataConfig, name)
-        ] + [f"model.residual={residual}: dataset={self.name} is no image"] * (residual != "none" and not is_image)
+        ] + [f"restoration={method}: dataset={self.name} is no image"] * (method == "nonlocal" and not is_image)
+
+
+@dataclass
+class RestorationConfig:
+    """How a trained model becomes a picture."""
+
+    method: Optional[str] = option(
+        None, "posterior_mean: the model alone; nonlocal: a second stage of patch Gaussians and NL-Ridge on top of it; "
+        "null: the former in train, the latter in denoise and inpaint", choices=RESTORATIONS,
+    )  # fmt: skip
+    n_rounds: int = option(2, "posterior_mean: E-steps with fixed parameters before the last restoration", ge=0)
+    keep_unexplained: Optional[bool] = option(
+        None, "put back what the noise does not explain (stars, thin lines); null: not in train"
+    )
 
 
 @dataclass
@@ -95,6 +110,7 @@ class DataConfig(FitConfig):
     """Training, and what is trained on."""
 
     dataset: DatasetConfig = field(default_factory=DatasetConfig)
+    restoration: RestorationConfig = field(default_factory=RestorationConfig)
     noise: Optional[float] = option(
         None, "standard deviation of noise added to the image, in grey levels of 0..255", ge=0, lt=math.inf
     )
@@ -109,13 +125,17 @@ class DataConfig(FitConfig):
     )
     peak: Optional[float] = option(None, "poisson: photons where the image is white", gt=0, lt=math.inf)
     correlation: float = option(1.0, "correlated: pixels that the noise is blurred by", gt=0, le=16)
-    outliers: Optional[float] = option(None, "saltpepper: fraction of the values", ge=0, lt=1)
+    outlier_share: Optional[float] = option(None, "saltpepper: fraction of the values", ge=0, lt=1)
     quality: Optional[int] = option(None, "jpeg: of the file", ge=1, le=95)
     task: str = option("train", "what was asked for; every command sets its own", choices=TASKS)
     keep_known: Optional[bool] = option(
         None, "known pixels of an incomplete image stay as they are; null: unless noise was added, never in denoise"
     )
     noise_model: str = option("auto", "of what kind the noise is; auto: found out", choices=("auto", *NOISE_KINDS))
+    outliers: str = option(
+        "keep", "isolated pixels that look like salt and pepper or hot ones: stay, or are filled in",
+        choices=("keep", "fill"),
+    )  # fmt: skip
     sigma_map: Optional[str] = option(None, "file of the image's size: the noise's standard deviation at every pixel")
     effort: str = option("default", "how long an image may take, by choice of the open options", choices=EFFORTS)
     corruption_seed: int = option(0, "of noise and missing pixels; apart from the run's seed", ge=0)
@@ -140,8 +160,19 @@ ONLY_FOR_SOME = {
     "n_patches": "is for patches of natural images, not for dataset={}",
     **dict.fromkeys(
         (
-            *("noise", "missing", "missing_per", "corruption", "peak", "correlation", "outliers", "quality"),
-            *("noise_model", "sigma_map", "image", "axes", "pages", "clean", "mask", "keep_known", "effort"),
+            *("noise", "missing", "missing_per", "corruption", "peak", "correlation", "outlier_share", "quality"),
+            *(
+                "noise_model",
+                "outliers",
+                "sigma_map",
+                "image",
+                "axes",
+                "pages",
+                "clean",
+                "mask",
+                "keep_known",
+                "effort",
+            ),
         ),
         "dataset={} is no image",
     ),

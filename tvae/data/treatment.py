@@ -61,27 +61,28 @@ class Treatment:
 
 
 def treatment_for(
-    model: NoiseModel, kind: str, pixels: np.ndarray, known: np.ndarray, n_pages: int = 1
+    model: NoiseModel, kind: str, pixels: np.ndarray, known: np.ndarray, n_pages: int = 1, fills_outliers: bool = False
 ) -> Treatment | None:
-    """Of a picture (H, W, C), some of which is `known`, in pages one above the other; None: it is restored as it is.
+    """Choose the treatment of a picture (H, W, C), some of which is `known`; None: it is restored as it is.
 
-    `kind`: auto, or what the user says it is.
+    `kind`: auto, or what the user says it is. Pages stand one above the other. Outliers stay unless they are filled in.
     """
+    outliers = model.outliers if fills_outliers else None
     if kind == "auto":
         kind = model.kind
     is_dependent = kind == "poisson_gaussian" or (kind == "correlated" and model.is_signal_dependent)
     if is_dependent and model.line.gain <= 0:
         raise UserError("noise_model=poisson_gaussian: the variance of the noise does not grow with brightness here")
     if kind == "gaussian":
-        return None if model.outliers is None else Treatment(outliers=model.outliers)
+        return None if outliers is None else Treatment(outliers=outliers)
     sigma = model.line.level**0.5
     scale: Step = Anscombe(model.line.gain, model.line.offset) if is_dependent else Scaling(sigma)
     if is_dependent:
         sigma = float(model.line.at(np.median(model.line.mean))) ** 0.5
     if kind == "poisson_gaussian":
-        return Treatment((scale,), sigma, model.outliers)
+        return Treatment((scale,), sigma, outliers)
     height, width = known.shape[:2]
-    replaced = ~known if model.outliers is None else ~known | model.outliers
+    replaced = ~known if outliers is None else ~known | outliers
     page = height // n_pages, width
     if is_dependent:
         scale = _scale(model, replace_outliers(pixels, replaced) if replaced.any() else pixels, page)

@@ -146,7 +146,7 @@ def _out_of_range(config: Any, path: str) -> list[str]:
         if is_dataclass(value):
             problems += _out_of_range(value, f"{path}{f.name}.")
             continue
-        if "choices" in f.metadata and value not in f.metadata["choices"]:
+        if "choices" in f.metadata and value is not None and value not in f.metadata["choices"]:
             problems.append(f"{path}{f.name}={value}: must be one of {', '.join(f.metadata['choices'])}")
         values = value if isinstance(value, list) else [value]
         if any(isinstance(v, float) and not math.isfinite(v) for v in values):

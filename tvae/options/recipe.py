@@ -10,7 +10,7 @@ from typing import Any
 
 from tvae.core.errors import UserError
 from tvae.core.fit import BATCH
-from tvae.data.dataset import Dataset
+from tvae.data.dataset import Dataset, RestorationConfig
 from tvae.data.sets.image import ImageConfig
 from tvae.options.checks import inconsistencies
 from tvae.options.placement import choose_device
@@ -31,14 +31,24 @@ def prepare(config: Config, opened: Any = None) -> tuple[Config, Dataset]:
 
 def batch_size_for(config: Config) -> int:
     """An accelerator wants larger minibatches; for pictures they cost hardly anything (docs/quality.md)."""
-    is_picture = isinstance(config.dataset, ImageConfig) and config.model.residual != "none"
+    is_picture = isinstance(config.dataset, ImageConfig) and config.restoration.method == "nonlocal"
     on_cpu = choose_device(config.device, config.precision).type == "cpu"
     return BATCH_OF_ACCELERATOR if is_picture and not on_cpu else BATCH
 
 
+def restoration_for(config: Config) -> RestorationConfig:
+    """The model alone where it is trained for its own sake, all that helps the picture where that is asked for."""
+    given, is_picture = config.restoration, config.task != "train"
+    return replace(
+        given,
+        method=given.method or ("nonlocal" if is_picture else "posterior_mean"),
+        keep_unexplained=is_picture if given.keep_unexplained is None else given.keep_unexplained,
+    )
+
+
 def complete(config: Config, opened: Any) -> Config:
     """A copy of the configuration with every open option filled in."""
-    completed = config.dataset.complete(config, opened)
+    completed = config.dataset.complete(replace(config, restoration=restoration_for(config)), opened)
     model = completed.model
     assert model.n_latents is not None
     hidden = [model.n_latents] if model.hidden is None else model.hidden

@@ -17,7 +17,7 @@ from tvae.core.evolution import EaConfig
 from tvae.core.fields import option
 from tvae.core.model import ModelConfig
 from tvae.core.schedule import LrConfig
-from tvae.data.dataset import DataConfig, DatasetConfig
+from tvae.data.dataset import DataConfig, DatasetConfig, RestorationConfig
 from tvae.data.sets import KINDS
 
 
@@ -38,8 +38,7 @@ class Config(DataConfig):
     init_from: Optional[str] = option(None, "run directory whose parameters and states this run starts from")
     n_starts: int = option(1, "initialisations tried, of which the one with the highest ELBO is trained", ge=1)
     start_epochs: int = option(60, "n_starts above 1: epochs of each of them", ge=1)
-    restore_every: int = option(10, "epochs between restorations of the image while training", ge=1)
-    restore_rounds: int = option(2, "E-steps with fixed parameters before the last restoration", ge=0)
+    restore_every: int = option(5, "epochs between restorations of the image while training", ge=1)
     picture_every: int = option(10, "epochs between pictures of the decoder", ge=1)
     checkpoint_seconds: float = option(30.0, "time between checkpoints, 0: after every epoch", False, ge=0)
     working_dir: Optional[str] = option(
@@ -56,7 +55,14 @@ def register() -> None:
     """Put the schema where the YAML files find it."""
     store = ConfigStore.instance()
     store.store(group="schema", name="config", node=Config, package="_global_")
-    for group, schema in (("dataset", DatasetConfig), ("model", ModelConfig), ("ea", EaConfig), ("lr", LrConfig)):
+    groups = {
+        "dataset": DatasetConfig,
+        "model": ModelConfig,
+        "ea": EaConfig,
+        "lr": LrConfig,
+        "restoration": RestorationConfig,
+    }
+    for group, schema in groups.items():
         store.store(group=f"schema/{group}", name="base", node=schema)
     for kind in KINDS:
         store.store(group="schema/dataset", name=kind.schema, node=kind)

@@ -1,4 +1,4 @@
-"""A second estimate of a picture from a first one: Gaussian residuals of local groups of similar patches.
+"""NL-Ridge: a second estimate of a picture from a pilot, by linear combinations of similar patches.
 
 The n patches of a group, as the rows of Y (n, D), are noisy versions of X. Each column of X is drawn from N(c, K) with
 the n x n covariance of the group in the first estimate P, so that patches which looked alike inform each other:

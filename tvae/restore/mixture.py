@@ -1,4 +1,4 @@
-"""A Gaussian residual for each group of patches: a mixture of Gaussians, fitted to the noisy patches by EM.
+"""A Gaussian for each group of patches: a mixture of Gaussians, fitted to the noisy patches by EM.
 
     p(y) = sum_k w_k N(y; m_k, C_k + sigma2 I),          C_k = U_k diag(l_k) U_k^T
     E[x | y] = sum_k p(k | y) [m_k + C_k (C_k + sigma2 I)^-1 (y - m_k)]

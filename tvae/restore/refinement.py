@@ -1,11 +1,9 @@
-"""What binary states leave over: Gaussian residuals in groups of patches, over the whole picture and then locally.
+"""The nonlocal stage: a second denoiser that takes the model's picture as its pilot.
 
-    p(x | z) = N(x; mu(z), sigma2 I + C(z)),        C(z) the same for all states of a group
-
-The restoration by binary states is the first estimate. Its patches fall into groups, each of which gets a mean and a
-covariance of its own by EM on the noisy patches (`mixture`). The picture that follows says which patches are alike;
-every local group of these is then a Gaussian of its own (`local_groups`). Results for several patch sizes are averaged.
-Where pixels are missing, `filling` does it.
+Neither the binary states nor the decoder appear in it. The pilot's patches fall into groups, each of which gets a mean
+and a covariance of its own by EM on the noisy patches (`mixture`). The picture that follows says which patches are
+alike; NL-Ridge combines those of every local group linearly (`local_groups`). Results for several patch sizes are
+averaged. Where pixels are missing, `filling` does it.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     x_est = sum_z q(z) E[clean x | x, z]                                                                       Eq. (15)
 
-For the paper's likelihood the expectation is mu(z; W). A pixel's uncertainty is the standard deviation that belongs to
-it, over the states of a patch and over the patches that hold the pixel.
+For the paper's likelihood the expectation is mu(z; W). A pixel's uncertainty is the standard deviation over
+the states of a patch and over the patches that hold the pixel.
 """
 
 from __future__ import annotations
@@ -43,8 +43,9 @@ class Plan:
 @dataclass(frozen=True, eq=False)
 class Restored:
     pixels: np.ndarray  # (H, W, C) float64, in the image's units, not clipped
-    uncertainty: np.ndarray  # (H, W, C) float64: posterior standard deviation, in the same units
+    uncertainty: np.ndarray  # (H, W, C) float64: standard deviation of the error as stated, in the same units
     noise_level: float | None = None  # standard deviation of the noise, where it was looked for, in the same units
+    psnr_model: float | None = None  # of the posterior mean alone, where the clean picture is known
 
 
 def first_page(picture: Picture, restored: Restored, step: int = 1) -> tuple[Picture, Restored]:

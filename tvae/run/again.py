@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from tvae.core.errors import UserError, refuse
 from tvae.data.picture import check_missing
 from tvae.options.checks import read_config
 from tvae.options.paths_as_typed import change_paths
-from tvae.options.recipe import prepare
+from tvae.options.recipe import prepare, restoration_for
 from tvae.options.schema import FREE, Config
 from tvae.run.connection import join
 from tvae.run.files import CONFIG
@@ -32,7 +32,10 @@ from tvae.run.session import Session, train
 log = logging.getLogger("tvae.train")
 
 # What a restoration can do otherwise than the run did
-OF_RESTORATION = ("dataset.stride", "dataset.average", "restore_rounds", "effort")
+OF_RESTORATION = (
+    "dataset.stride", "dataset.average", "effort", "restoration", "restoration.method", "restoration.n_rounds",
+    "restoration.keep_unexplained",
+)  # fmt: skip
 
 
 def restore_run(config: Config, path: Path) -> dict[str, Any]:
@@ -46,9 +49,14 @@ def restore_run(config: Config, path: Path) -> dict[str, Any]:
     theirs = _read_source(source, path, given)
     if "epochs" in given:
         return _train_further(config, theirs, source, path)
-    for name in sorted(given & {*OF_RESTORATION}):
+    for name in sorted(given & {"dataset.stride", "dataset.average", "effort"}):
         node, _, key = name.rpartition(".")
         setattr(theirs.dataset if node else theirs, key, getattr(config.dataset if node else config, key))
+    wanted = restoration_for(config)
+    if theirs.task == config.task:  # its picture again, but for what is given
+        kept = [f.name for f in fields(wanted) if not {"restoration", f"restoration.{f.name}"} & given]
+        wanted = replace(wanted, **{name: getattr(theirs.restoration, name) for name in kept})
+    theirs.restoration = wanted
     if ranks.is_leader:
         check_output(replace(theirs, output=config.output, overwrite=config.overwrite), path)
     saved = load_run(source, ranks, "run")

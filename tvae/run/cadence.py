@@ -32,4 +32,4 @@ class Cadence:
 
     def restores(self) -> bool:
         """Whether the picture is to be looked at after the epoch that has just ended."""
-        return self.fit.epoch % self.restore_every == 0
+        return self.fit.epoch % self.restore_every == 0 or self.fit.epoch == self.fit.n_epochs

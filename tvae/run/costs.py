@@ -43,8 +43,8 @@ N_TRIALS = 3
 
 def stages(config: Config, fit: Fit, picture: Picture) -> dict[str, float]:
     """Seconds of what `restore_picture` does, one after the other."""
-    is_refined = config.model.residual != "none"
-    n_steps = 1 if is_refined else 1 + config.restore_rounds
+    is_refined = config.restoration.method == "nonlocal"
+    n_steps = 1 if is_refined else 1 + config.restoration.n_rounds
     seconds = {"states": n_steps * seconds_by_states(config, fit, picture)}
     if not is_refined or min(picture.page_height, picture.noisy.shape[1]) < SIDE_MIN:
         return seconds

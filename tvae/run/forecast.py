@@ -49,7 +49,7 @@ def _training_seconds(fit: Fit) -> float:
 
 def _restoration_seconds(config: Config, fit: Fit, picture: Picture) -> float:
     """Of looks at the picture now and then, and of its restoration at the end."""
-    n_looks = (fit.n_epochs - fit.epoch) // config.restore_every
+    n_looks = math.ceil((fit.n_epochs - fit.epoch) / config.restore_every)
     return n_looks * seconds_by_states(config, fit, picture) + sum(stages(config, fit, picture).values()) + ENDING
 
 

@@ -125,6 +125,8 @@ def summary(metrics: dict[str, Any], path: Path) -> str:
     if metrics["psnr"] is not None:
         before = "" if metrics["psnr_input"] is None else f" (input {metrics['psnr_input']:.2f} dB)"
         words.append(f"PSNR {metrics['psnr']:.2f} dB{before}, SSIM {metrics['ssim']:.4f}")
+        if metrics.get("psnr_model") is not None:
+            words.append(f"the model alone {metrics['psnr_model']:.2f} dB")
     words.append(f"results in {path}")
     return "; ".join(words)
 

@@ -54,11 +54,15 @@ class Record:
         self.history.append(row)
         return row
 
+    def add_bound(self, elbo: float) -> None:
+        """The ELBO of the final parameters; that of history is an average over an epoch in which they changed."""
+        self.facts["elbo"] = elbo
+
     def add_restored(self, restored: Restored) -> None:
         """The final picture."""
         assert self.dataset.picture is not None
         self.restored = restored
-        self.facts |= quality(self.dataset.picture, restored)
+        self.facts |= {**quality(self.dataset.picture, restored), "psnr_model": restored.psnr_model}
         self.facts["uncertainty_scale"] = uncertainty_scale(restored)
         self.facts["noise_level"] = restored.noise_level
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from torch import Tensor
@@ -18,7 +19,9 @@ from tvae.data.sets.image import ImageConfig
 from tvae.options.schema import Config
 from tvae.restore.bands import Bands, Watch, nobody
 from tvae.restore.coarser import refine_seen
+from tvae.restore.metrics import quality
 from tvae.restore.restoration import Plan, Restored, restore, take_back
+from tvae.restore.unexplained import keep_unexplained
 from tvae.run.files import BANDS
 from tvae.run.ranks import Ranks
 from tvae.run.sealed import DamagedCheckpoint, read, write
@@ -44,21 +47,34 @@ def stride_of_states(config: Config, picture: Picture) -> int:
     options = config.dataset
     assert isinstance(options, ImageConfig)
     assert options.patch_size is not None
-    is_thinned = config.model.residual != "none" and picture.noisy[..., 0].size > N_DENSE
+    is_thinned = config.restoration.method == "nonlocal" and picture.noisy[..., 0].size > N_DENSE
     return min(options.patch_size, max(options.stride, 2)) if is_thinned else options.stride
 
 
 def restore_picture(fit: Fit, picture: Picture, config: Config, bands: Bands) -> Restored:
-    """By states, and with Gaussian residuals, if they are wanted."""
-    if config.model.residual == "none":
-        return take_back(picture, restore_by_states(fit, picture, config, config.restore_rounds, bands))
+    """The picture that is delivered, and in `psnr_model` how good the model's own is."""
+    found: dict[str, float | None] = {}
 
-    def first() -> Restored:
-        """An estimate whose details hardly matter."""
-        return restore_by_states(fit, picture, config, 0, bands)
+    def by_model(n_rounds: int) -> Restored:
+        restored = restore_by_states(fit, picture, config, n_rounds, bands)
+        found["psnr"] = quality(picture, take_back(picture, restored))["psnr"]
+        return restored
 
-    refined = refine_seen(picture, first, bool(config.keep_known), config.effort, config.seed, bands)
-    return take_back(picture, refined)
+    if config.restoration.method == "posterior_mean":
+        restored = by_model(config.restoration.n_rounds)
+    else:
+        keeps_known = bool(config.keep_known)
+        restored = refine_seen(picture, lambda: by_model(0), keeps_known, config.effort, config.seed, bands)
+    if config.restoration.keep_unexplained:
+        restored = with_unexplained(picture.seen, restored)
+    return replace(take_back(picture, restored), psnr_model=found["psnr"])
+
+
+def with_unexplained(seen: Picture, restored: Restored) -> Restored:
+    """Put back what the noise of the picture as it was restored does not explain."""
+    sigma = seen.noise if restored.noise_level is None else restored.noise_level
+    pixels = keep_unexplained(seen.noisy, restored.pixels, sigma, seen.known, seen.n_pages)
+    return replace(restored, pixels=pixels)
 
 
 class KeptBands(Bands):

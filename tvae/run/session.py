@@ -174,6 +174,7 @@ class Session:
     def finish(self) -> dict[str, Any]:
         """Restore the picture, if the data are patches of one, and report the metrics."""
         with self._noting_failure(), self._stop() as stop:
+            self.record.add_bound(self.fit.bound())
             self._restore(stop)
         metrics = self.record.finish()
         self.ranks.meet()

@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 PATCHES_MAX = 150_000  # more than that are thinned out for training; restoration takes them all
 N_VISITS = 2_500_000  # of data points, in all epochs: 40 epochs of a 256x256 image
-# With Gaussian residuals the states are only a first estimate, and how good it is hardly matters (docs/quality.md).
+# For the nonlocal stage the model's picture is only a pilot, and how good it is hardly matters (docs/quality.md).
 N_VISITS_OF_FIRST = {"fast": 15_000, "default": 30_000, "best": 250_000}
 STRIDE_OF_FIRST = {"fast": 3, "default": 2, "best": 1}
 
@@ -80,7 +80,7 @@ class ImageConfig(DatasetConfig):
         keeps_known = _keeps_known(config) if config.keep_known is None else config.keep_known
         if keeps_known and opened.missing is not None:  # whose known values count as exact
             return opened
-        return with_noise_model(opened, config.noise_model, config.sigma_map)
+        return with_noise_model(opened, config.noise_model, config.sigma_map, config.outliers == "fill")
 
     def complete(self, config: DataConfigT, opened: Picture) -> DataConfigT:
         sides, seen = (opened.page_height, opened.noisy.shape[1]), opened.seen
@@ -136,13 +136,13 @@ class ImageConfig(DatasetConfig):
 
 
 def _epochs(config: DataConfig, n_points: float) -> int:
-    if config.model.residual == "none":
+    if config.restoration.method == "posterior_mean":
         return round(min(max(N_VISITS / n_points, 15), 200))
     return round(min(max(N_VISITS_OF_FIRST[config.effort] / n_points, 2), 200))
 
 
 def _stride_of_first(config: DataConfig) -> int:
-    return 1 if config.model.residual == "none" else STRIDE_OF_FIRST[config.effort]
+    return 1 if config.restoration.method == "posterior_mean" else STRIDE_OF_FIRST[config.effort]
 
 
 def _keeps_known(config: DataConfig) -> bool:
