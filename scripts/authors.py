@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tvae.core.errors import UserError, refuse
+from tvae.errors import UserError, refuse
 
 
 def authors_path() -> str | None:

@@ -12,11 +12,11 @@ from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from scripts.bars_runs import Run, dataset_of, fields_of_start, pair_likelihoods
-from tvae.core.decoder import Mlp
-from tvae.core.streams import generator
 from tvae.data.sets.bars import BarsConfig, bar_images
-from tvae.run.figures import as_grid
-from tvae.run.files import HISTORY, TENSORBOARD_DIR
+from tvae.inference.streams import generator
+from tvae.model.decoder import Mlp
+from tvae.runs.callbacks.figures import as_grid
+from tvae.runs.files import HISTORY, TENSORBOARD_DIR
 
 
 def draw_fields_over_epochs(run: Run, n_rows: int = 10) -> Figure:

@@ -12,19 +12,19 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from tvae.core.errors import UserError
-from tvae.core.model import Model, log_likelihood
-from tvae.core.states import all_states
+from tvae.config.checks import read_config
+from tvae.config.recipe import prepare
 from tvae.data.dataset import DataConfig, Dataset
 from tvae.data.sets.bars import BarsConfig, bar_images, inhibited_pairs
-from tvae.options.checks import read_config
-from tvae.options.recipe import prepare
-from tvae.run.figures import one_hot_outputs
-from tvae.run.files import CONFIG, METRICS
-from tvae.run.initialise import load_model
-from tvae.run.run_directory import read_metrics
-from tvae.run.setup import make_fit
-from tvae.run.starts import start_config
+from tvae.errors import UserError
+from tvae.inference.states import all_states
+from tvae.model.vae import Model, log_likelihood
+from tvae.runs.callbacks.figures import one_hot_outputs
+from tvae.runs.files import CONFIG, METRICS
+from tvae.runs.initialise import load_model
+from tvae.runs.run_directory import read_metrics
+from tvae.runs.setup import make_fit
+from tvae.runs.starts import start_config
 
 
 @dataclass

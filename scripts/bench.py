@@ -36,11 +36,11 @@ from scripts.authors import authors_epoch, authors_path
 from scripts.by_turns import Spread, busy_neighbour, by_turns, ratios, seconds
 from scripts.dispatches import count_dispatches
 from scripts.visits import BATCH, batches, dense_visit, end_epoch, make_training, phases, seconds_of, training_seconds
-from tvae.core.errors import UserError
-from tvae.core.fit import Fit
-from tvae.data.atomic import write_atomically
-from tvae.options.placement import n_cores
-from tvae.run.machine import machine
+from tvae.config.placement import n_cores
+from tvae.errors import UserError
+from tvae.io.atomic import write_atomically
+from tvae.runs.machine import machine
+from tvae.training.trainer import Fit
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "table 1": {"patch": 8, "latents": 64, "hidden": [64], "states": 200, "ea": (10, 9, 4), "noise": 25, "lr": 0.01},

@@ -28,13 +28,13 @@ from typing import Any
 
 import torch
 
-from tvae.data.image_file import write_image
 from tvae.data.named import camera
-from tvae.run import checkpoint
-from tvae.run.figures import FIGURES
-from tvae.run.files import FIGURE_DIR, FINGERPRINT, HISTORY, METRICS
-from tvae.run.output_pictures import OUTPUT_PICTURES
-from tvae.run.ranks import Ranks
+from tvae.io.image_file import write_image
+from tvae.runs import checkpoint
+from tvae.runs.callbacks.figures import FIGURES
+from tvae.runs.callbacks.output_pictures import OUTPUT_PICTURES
+from tvae.runs.distributed.ranks import Ranks
+from tvae.runs.files import FIGURE_DIR, FINGERPRINT, HISTORY, METRICS
 
 NOTICES_WITHIN, ENDS_WITHIN = 5.0, 60.0  # seconds, for ranks that have lost one, and for those that are told to end
 FILES = (FINGERPRINT, *OUTPUT_PICTURES, *(f"{FIGURE_DIR}/{name}" for name in FIGURES))

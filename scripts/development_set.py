@@ -18,9 +18,9 @@ from pathlib import Path
 import numpy as np
 import skimage
 
-from tvae.core.errors import UserError, refuse
-from tvae.data.image_file import read_image, write_image
 from tvae.data.named import NAMED_FILES, read_named
+from tvae.errors import UserError, refuse
+from tvae.io.image_file import read_image, write_image
 
 SIDE = 256
 LUMINANCE = (0.2125, 0.7154, 0.0721)  # of red, green and blue, as in scikit-image

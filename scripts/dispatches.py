@@ -17,11 +17,11 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from scripts.visits import batches, make_training
-from tvae.core.engine import Engine, visit_by
-from tvae.core.fit import Fit
-from tvae.core.products import UNPACKED
-from tvae.engines import torch_engine
-from tvae.engines.captured import Function, Inputs, by_graphs
+from tvae.backends import torch_backend
+from tvae.backends.captured import Function, Inputs, by_graphs
+from tvae.model.packed import UNPACKED
+from tvae.training.backend import Engine, visit_by
+from tvae.training.trainer import Fit
 
 N_POINTS = 256  # patches, which is enough for some minibatches
 
@@ -59,11 +59,11 @@ def count_dispatches(setting: dict[str, Any]) -> dict[str, int]:
 
 def _count(fit: Fit, has_graphs: bool) -> int:
     counter = Counter()
-    e_step, gradient = torch_engine.e_step, torch_engine.gradient_by(UNPACKED, impute=False)
+    e_step, gradient = torch_backend.e_step, torch_backend.gradient_by(UNPACKED, impute=False)
     visit = visit_by(e_step, gradient, UNPACKED)
     if has_graphs:
         visit, _ = by_graphs(visit, e_step, counter.record)
-    engine = Engine("torch", visit, e_step, gradient, UNPACKED, torch_engine.adam, nullcontext)
+    engine = Engine("torch", visit, e_step, gradient, UNPACKED, torch_backend.adam, nullcontext)
     fit = Fit(fit.config, fit.model, engine, fit.points, fit.units)
     first, second, *_ = batches(fit, N_POINTS)
     fit.visit(first, 0, len(first))  # in which tables are made and graphs recorded

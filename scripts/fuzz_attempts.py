@@ -9,9 +9,9 @@ from typing import Any
 from hypothesis import strategies as st
 
 from scripts.fuzz_world import DONE, TINY, World, results, run_command
-from tvae.data.stack_file import read_picture
-from tvae.options.every_option import every_option
-from tvae.run.result import result_file
+from tvae.config.every_option import every_option
+from tvae.io.stack_file import read_picture
+from tvae.runs.result import result_file
 
 VALUES = (
     "0", "1", "-1", "2", "3", "7", "0.5", "-0.5", "1e-30", "1e30", "1e300", "nan", "inf", "null", "true", "x", "''",

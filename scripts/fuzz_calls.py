@@ -14,8 +14,8 @@ import tvae
 from scripts.fuzz_attempts import Attempt, damages, some_options
 from scripts.fuzz_runs import REPLACED, places, replace_at
 from scripts.fuzz_world import MODEL, TINY, World, damage
-from tvae.core.errors import Failure
-from tvae.run.sealed import read, write
+from tvae.errors import Failure
+from tvae.io.sealed import read, write
 
 SHAPES = ((24, 20), (8, 8), (3, 30), (1, 1), (24, 20, 3), (24, 20, 2), (0, 5), (24, 20, 4), (16, 17, 1), (3, 24, 20))
 TYPES = ("uint8", "uint16", "float32", "float64", "float16", "int32", "bool", "complex64", "object")

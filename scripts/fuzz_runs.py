@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from scripts.fuzz_attempts import VALUES, Attempt, an_option, damages
 from scripts.fuzz_world import DONE, TINY, World, damage
-from tvae.run.files import CHECKPOINT, CONFIG, METRICS, PREVIOUS
-from tvae.run.sealed import read, write
+from tvae.io.sealed import read, write
+from tvae.runs.files import CHECKPOINT, CONFIG, METRICS, PREVIOUS
 
 FILES = (CONFIG, METRICS, CHECKPOINT, PREVIOUS, "data.sha256", "history.csv", "run.log", "tensorboard", "figures", "no")
 OF_RESTORATION = (

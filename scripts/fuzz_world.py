@@ -16,10 +16,10 @@ import numpy as np
 from hydra.core.global_hydra import GlobalHydra
 
 import tvae
-from tvae.data.image_file import write_image, write_tiff
-from tvae.data.layout import Layout
-from tvae.data.stack_file import write_picture
-from tvae.run import record
+from tvae.io.image_file import write_image, write_tiff
+from tvae.io.layout import Layout
+from tvae.io.stack_file import write_picture
+from tvae.runs.callbacks import record
 
 TINY = [
     "threads=1", "epochs=2", "model.n_latents=8", "states.n_states=8", "ea.n_parents=2", "ea.n_children=2",

@@ -18,7 +18,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 import tvae
 from scripts.development_set import grey, read_source
-from tvae.restore.metrics import psnr
+from tvae.restoration.metrics import psnr
 
 SIDE = 128
 SIGMAS = (0.0, 2.0, 5.0, 8.0, 25.0)

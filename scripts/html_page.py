@@ -21,11 +21,11 @@ from scripts.html_pictures import picture
 from scripts.paper_figures import SHOWN, paper_figures
 from scripts.record import CURVES
 from scripts.table_rows import collect
-from tvae.core.errors import UserError
-from tvae.data.atomic import write_atomically
-from tvae.run.files import METRICS
-from tvae.run.progress import as_time
-from tvae.run.run_directory import read_metrics
+from tvae.errors import UserError
+from tvae.io.atomic import write_atomically
+from tvae.runs.callbacks.progress import as_time
+from tvae.runs.files import METRICS
+from tvae.runs.run_directory import read_metrics
 
 TABLES = {
     "table1": "Table 1",

@@ -25,8 +25,8 @@ from scripts.bars_figures import (
     draw_truth,
 )
 from scripts.bars_runs import Run, load_runs, pair_likelihoods
-from tvae.data.atomic import write_atomically
-from tvae.run.figures import save_figure
+from tvae.io.atomic import write_atomically
+from tvae.runs.callbacks.figures import save_figure
 
 
 def judge(runs: list[Run]) -> tuple[Run, dict[str, Any]]:

@@ -19,8 +19,8 @@ from matplotlib.figure import Figure
 
 from scripts.natural_runs import COLUMNS, Run, as_words, known_columns, load_run, spread
 from scripts.natural_sweep import draw_sweep, judge_sweep, load_sweep, sweep_lines
-from tvae.data.atomic import write_atomically
-from tvae.run.figures import save_figure
+from tvae.io.atomic import write_atomically
+from tvae.runs.callbacks.figures import save_figure
 
 
 def load_triples(folder: Path) -> list[tuple[Run, Run, Run]]:

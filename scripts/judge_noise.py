@@ -4,7 +4,7 @@
     python -m scripts.judge_noise table [--half B] [--seeds 0 1 2] [--effort fast] [--side 128] [--kinds poisson4 ...]
     python -m scripts.judge_noise frames [--seeds 0 1 2] [--effort fast] [--side 128]
 
-`trials`: random pictures, kinds and strengths of noise, and what `tvae.data.noise_model` says of them: the kind, for
+`trials`: random pictures, kinds and strengths of noise, and what `tvae.noise.diagnosis` says of them: the kind, for
 photon counts the gain within 15 %, the correlation of neighbours within 0.1. `table`: blind restoration, beside the
 plain Gaussian model (noise_model=gaussian; not run where the diagnosis leaves the picture alone, for it is the same
 then), the Gaussian blur of the best width, and for photon counts BM3D on values that were stabilised with the true gain
@@ -27,12 +27,12 @@ from scripts.development_set import HALVES, SIDE
 from scripts.microscopy_frames import frame
 from scripts.peers import bm3d
 from tvae.data.corruption import add_correlated_noise, add_salt_and_pepper, compress, count_photons
-from tvae.data.image_file import from_array
-from tvae.data.noise_model import diagnose
-from tvae.data.noise_treatment import with_noise_model
 from tvae.data.picture import Picture, add_noise
-from tvae.data.stabilise import Anscombe
-from tvae.restore.metrics import psnr
+from tvae.io.image_file import from_array
+from tvae.noise.choice import with_noise_model
+from tvae.noise.diagnosis import diagnose
+from tvae.noise.stabilise import Anscombe
+from tvae.restoration.metrics import psnr
 
 PEAK = 255.0
 KINDS: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {

@@ -23,13 +23,13 @@ from scripts.development_set import HALVES, ROLES
 from scripts.picture_cells import Cell, Group, arrange, grouped, runs_of
 from scripts.picture_peers import NOT_INSTALLED, SYSTEMS, is_installed, measure_peers
 from scripts.picture_runs import N_DEVIATIONS, N_PARTS, Corruption, PictureRun, collect_runs
-from tvae.data.atomic import write_atomically
-from tvae.run.figures import save_figure
+from tvae.io.atomic import write_atomically
+from tvae.runs.callbacks.figures import save_figure
 
 LEGEND = (
     "PSNR in dB, neither rounded nor clipped: mean ± standard deviation (number) over seeds of both the corruption and "
     "the training. All systems see the same arrays. Ours is told nothing; BM3D is told the noise level, or gets the "
-    "one that `tvae.data.noise_level` estimates. Differences are to BM3D as told, or to biharmonic interpolation, seed "
+    "one that `tvae.noise.level` estimates. Differences are to BM3D as told, or to biharmonic interpolation, seed "
     "by seed; summaries are means over pictures. Seconds are those of whole runs, but for the start of Python; with *: "
     "some are of the training alone, for the run was interrupted, or its files were copied."
 )

@@ -9,10 +9,10 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from tvae.options.checks import read_config
-from tvae.options.schema import Config
-from tvae.run.files import CONFIG, FINGERPRINT, HISTORY, METRICS
-from tvae.run.run_directory import read_metrics
+from tvae.config.checks import read_config
+from tvae.config.schema import Config
+from tvae.runs.files import CONFIG, FINGERPRINT, HISTORY, METRICS
+from tvae.runs.run_directory import read_metrics
 
 COLUMNS = {"elbo": "training patches", "elbo_test": "held-out patches"}
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from scripts.html_pictures import picture
 from scripts.recorded import VARIANTS, recorded_runs
-from tvae.run.run_directory import read_metrics
+from tvae.runs.run_directory import read_metrics
 
 # pictures of `make bars` and `make natural` that have their place here
 SHOWN = (

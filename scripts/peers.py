@@ -30,12 +30,12 @@ from skimage.restoration import (
     inpaint_biharmonic,
 )
 
-from tvae.core.errors import UserError
-from tvae.data.atomic import write_atomically
 from tvae.data.named import read_named
-from tvae.data.noise_level import known_values
 from tvae.data.picture import add_noise, drop_values
-from tvae.restore.metrics import psnr
+from tvae.errors import UserError
+from tvae.io.atomic import write_atomically
+from tvae.noise.level import known_values
+from tvae.restoration.metrics import psnr
 
 PLACE = Path("outputs/peers")
 SEEDS = (0, 1, 2)

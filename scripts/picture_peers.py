@@ -1,7 +1,7 @@
 """BM3D and biharmonic interpolation on the arrays that runs on the development set saw, each measured once.
 
 Kept in a CSV file with a line for each picture, corruption, seed and system. BM3D (package `bm3d`, for non-commercial
-use) runs twice: told the level of the noise, and with the level that `tvae.data.noise_level` finds in the picture.
+use) runs twice: told the level of the noise, and with the level that `tvae.noise.level` finds in the picture.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from skimage.restoration import inpaint_biharmonic
 
 from scripts.peers import bm3d
 from scripts.picture_runs import Arrays, Case, Corruption, arrays_of
-from tvae.data.atomic import write_atomically
-from tvae.data.noise_level import estimate_noise
-from tvae.restore.metrics import psnr
+from tvae.io.atomic import write_atomically
+from tvae.noise.level import estimate_noise
+from tvae.restoration.metrics import psnr
 
 COLUMNS = ("picture", "corruption", "level", "seed", "system", "psnr", "seconds")
 NOT_INSTALLED = "BM3D cannot be imported (pip install '.[peers]'), so its columns hold only what was measured before."

@@ -14,13 +14,13 @@ from typing import NamedTuple
 import numpy as np
 
 from scripts.development_set import HALF_OF
-from tvae.core.errors import UserError, refuse
-from tvae.data.image_file import read_image
+from tvae.config.checks import read_config
+from tvae.config.schema import Config
 from tvae.data.picture import add_noise, drop_pixels
-from tvae.options.checks import read_config
-from tvae.options.schema import Config
-from tvae.run.files import CONFIG, FINGERPRINT, METRICS, TENSORBOARD_DIR
-from tvae.run.run_directory import read_metrics
+from tvae.errors import UserError, refuse
+from tvae.io.image_file import read_image
+from tvae.runs.files import CONFIG, FINGERPRINT, METRICS, TENSORBOARD_DIR
+from tvae.runs.run_directory import read_metrics
 
 N_PARTS = 8  # of the pixels, from the lowest to the highest stated uncertainty
 N_DEVIATIONS = 2  # within which errors are counted as covered

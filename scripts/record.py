@@ -16,11 +16,11 @@ from matplotlib.figure import Figure
 from scripts import recorded
 from scripts.recorded import VARIANTS, RecordedRun, cell_name, differences, recorded_runs, variant_of
 from scripts.table_rows import TVAE, published, read_run
-from tvae.data.atomic import write_atomically
-from tvae.options.checks import read_config
-from tvae.options.schema import Config
-from tvae.run.figures import save_figure
-from tvae.run.files import CONFIG, HISTORY, METRICS
+from tvae.config.checks import read_config
+from tvae.config.schema import Config
+from tvae.io.atomic import write_atomically
+from tvae.runs.callbacks.figures import save_figure
+from tvae.runs.files import CONFIG, HISTORY, METRICS
 
 CURVES = "curves.png"
 COLOURS = {None: "C0", "variance": "C1", "fitness": "0.6", "observed": "C2"}  # by variant

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from hydra import compose, initialize_config_dir
 
-from tvae.options.checks import flat, resolve
-from tvae.options.schema import FREE, Config, conf_dir, register
-from tvae.run.run_directory import read_metrics
+from tvae.config.checks import flat, resolve
+from tvae.config.schema import FREE, Config, conf_dir, register
+from tvae.runs.run_directory import read_metrics
 
 RECORDED = Path(__file__).parents[1] / "docs" / "paper"
 COLUMN = re.compile(r"noise=([1-9][\d.]*)|dataset=house,missing=([\d.]+)")

@@ -19,9 +19,9 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from scripts.bench import SETTINGS, measure
-from tvae.data.atomic import write_atomically
-from tvae.run.figures import save_figure
-from tvae.run.machine import machine
+from tvae.io.atomic import write_atomically
+from tvae.runs.callbacks.figures import save_figure
+from tvae.runs.machine import machine
 
 BASE: dict[str, Any] = {**SETTINGS["table 1"], "states": 64, "ea": (5, 4, 1)}
 SWEEPS: dict[str, tuple[str, str, list[int]]] = {  # what is varied, its name in a setting, the values

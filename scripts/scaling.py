@@ -31,11 +31,11 @@ import numpy as np
 import torch
 
 from scripts import chaos
-from tvae.data.atomic import write_atomically
 from tvae.data.named import camera
 from tvae.data.patches import extract
 from tvae.data.picture import add_noise
-from tvae.run.machine import machine
+from tvae.io.atomic import write_atomically
+from tvae.runs.machine import machine
 
 DECODERS = {"64-64-64": (64, 8), "512-512-144": (512, 12)}  # latents, as many hidden units, and the side of a patch
 BATCHES = {32: 2000, 1024: 8192, 4096: 8192}  # size of a minibatch: number of patches, from noisy `camera`

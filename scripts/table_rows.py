@@ -12,10 +12,10 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from scripts.recorded import VARIANTS, recorded_runs
-from tvae.core.errors import UserError
-from tvae.options.checks import read_config
-from tvae.run.files import CONFIG, METRICS
-from tvae.run.run_directory import read_metrics
+from tvae.config.checks import read_config
+from tvae.errors import UserError
+from tvae.runs.files import CONFIG, METRICS
+from tvae.runs.run_directory import read_metrics
 
 PUBLISHED = Path(__file__).with_name("published.yaml")
 BUDGETS = ("quick", "paper", "linear")

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from scripts.table_rows import Row, collect, published
-from tvae.data.atomic import write_atomically
+from tvae.io.atomic import write_atomically
 
 LEGEND = (
     "Mean ± standard deviation (number of runs). Measured: here, all systems on the same corrupted arrays; recorded: "

@@ -16,20 +16,21 @@ from typing import Any
 
 import torch
 
-from tvae.core.errors import UserError
-from tvae.core.evolution import SELECTIONS, EaConfig, draw_flips, flip
-from tvae.core.fit import Fit
-from tvae.core.learning import update_closed_forms
-from tvae.core.model import ModelConfig
-from tvae.core.schedule import LrConfig
-from tvae.core.source import InMemory
-from tvae.core.states import StatesConfig, codes, keep_best, pack, unpack
-from tvae.core.streams import Stream
+from tvae.config.recipe import prepare
+from tvae.config.schema import Config
 from tvae.data.dataset import Dataset
 from tvae.data.sets.image import ImageConfig
-from tvae.options.recipe import prepare
-from tvae.options.schema import Config
-from tvae.run.setup import make_fit
+from tvae.errors import UserError
+from tvae.inference.evolution import SELECTIONS, EaConfig, draw_flips, flip
+from tvae.inference.states import StatesConfig, codes, keep_best
+from tvae.inference.streams import Stream
+from tvae.model.packed import pack, unpack
+from tvae.model.vae import ModelConfig
+from tvae.runs.setup import make_fit
+from tvae.training.m_step import update_closed_forms
+from tvae.training.schedule import LrConfig
+from tvae.training.source import InMemory
+from tvae.training.trainer import Fit
 
 BATCH = 32
 

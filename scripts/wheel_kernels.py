@@ -20,7 +20,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 ROOT = Path(__file__).resolve().parents[1]
-NATIVE = Path("tvae/engines/native")
+NATIVE = Path("tvae/backends/native")
 
 TARGETS = {  # platform tag: zig's name for it
     "manylinux_2_17_x86_64": "x86_64-linux-gnu.2.17",

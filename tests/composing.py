@@ -2,8 +2,8 @@
 
 from hydra import compose, initialize_config_dir
 
-from tvae.options.checks import resolve
-from tvae.options.schema import conf_dir, register
+from tvae.config.checks import resolve
+from tvae.config.schema import conf_dir, register
 
 
 def composed(*overrides, **options):

@@ -7,16 +7,16 @@ import pytest
 import torch
 from hydra.core.global_hydra import GlobalHydra
 
-from tvae.core.decoder import Mlp
-from tvae.core.evolution import EaConfig
-from tvae.core.model import ModelConfig, gaussian_model
-from tvae.core.schedule import LrConfig
-from tvae.core.states import StatesConfig, init_states
-from tvae.data.image_file import write_tiff
+from tvae.backends.torch_backend import e_step
+from tvae.config.schema import Config
 from tvae.data.sets.bars import BarsConfig
-from tvae.engines.torch_engine import e_step
-from tvae.options.schema import Config
-from tvae.run import record
+from tvae.inference.evolution import EaConfig
+from tvae.inference.states import StatesConfig, init_states
+from tvae.io.image_file import write_tiff
+from tvae.model.decoder import Mlp
+from tvae.model.vae import ModelConfig, gaussian_model
+from tvae.runs.callbacks import record
+from tvae.training.schedule import LrConfig
 
 
 def pytest_configure():

@@ -8,9 +8,9 @@ from omegaconf import OmegaConf
 
 from scripts.picture_runs import Case, Corruption, arrays_of
 from tests.conftest import small_config
-from tvae.data.image_file import write_image, write_tiff
 from tvae.data.sets.image import ImageConfig
-from tvae.restore.metrics import psnr
+from tvae.io.image_file import write_image, write_tiff
+from tvae.restoration.metrics import psnr
 
 STATED = 4.0  # grey levels, in the middle
 

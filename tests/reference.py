@@ -45,7 +45,7 @@ ACTIVATIONS = {
 
 
 class Theta:
-    """pi, sigma2 and the decoder of `tvae.core.model.gaussian_model`, as numpy arrays."""
+    """pi, sigma2 and the decoder of `tvae.model.vae.gaussian_model`, as numpy arrays."""
 
     def __init__(self, model):
         self.pi = model.pi.double().numpy()

@@ -10,7 +10,7 @@ from tiny import tiny_picture
 
 import tvae
 from tvae.arguments import as_overrides
-from tvae.core.errors import UserError
+from tvae.errors import UserError
 
 SMALL = {"epochs": 1, "n_latents": 8, "n_states": 8, "n_parents": 2, "n_children": 2, "train_stride": 4, "threads": 1}
 IN_HYDRA = """

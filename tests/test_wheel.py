@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from scripts.wheel_kernels import plan
-from tvae.engines.native import build
+from tvae.backends.native import build
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -49,7 +49,7 @@ def train(environment, folder, capability):
 @pytest.mark.skipif(not build.compilers(), reason="no C++ compiler")
 @pytest.mark.skipif("AVX" not in torch.backends.cpu.get_cpu_capability(), reason="no AVX2")
 def test_an_installed_wheel_runs_elsewhere_with_either_of_its_kernels(environment, tmp_path):
-    (prebuilt,) = environment.glob("lib/python*/site-packages/tvae/engines/native/prebuilt")
+    (prebuilt,) = environment.glob("lib/python*/site-packages/tvae/backends/native/prebuilt")
     kernels = {path.stem.split("-")[2]: path for path in prebuilt.iterdir()}
     assert kernels.keys() == {"avx2", "plain"}
     elbos = {}

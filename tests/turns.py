@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from tvae.core.team import Team
+from tvae.training.team import Team
 
 
 @dataclass(frozen=True)

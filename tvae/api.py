@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tvae.arguments import compose_options, opened, seed_of
-from tvae.core.errors import refuse
 from tvae.data.picture import Picture, check_content, check_missing
-from tvae.restore.restoration import Restored
-from tvae.run.session import train_in_memory
+from tvae.errors import refuse
+from tvae.restoration.posterior_mean import Restored
+from tvae.runs.session import train_in_memory
 
 
 def denoise(

@@ -16,17 +16,17 @@ from hydra.errors import HydraException
 from numpy.typing import NDArray
 from omegaconf.errors import OmegaConfBaseException
 
-from tvae.core.errors import UserError, refuse
-from tvae.data.image_file import Image, to_output
-from tvae.data.layout import Layout, layout_of
+from tvae.config.checks import resolve
+from tvae.config.every_option import did_you_mean, every_option
+from tvae.config.messages import composition_problems
+from tvae.config.paths_as_typed import escaped
+from tvae.config.schema import Config, conf_dir, register
 from tvae.data.picture import Picture
-from tvae.data.stack_file import to_image
-from tvae.options.checks import resolve
-from tvae.options.every_option import did_you_mean, every_option
-from tvae.options.mistakes import composition_problems
-from tvae.options.paths_as_typed import escaped
-from tvae.options.schema import Config, conf_dir, register
-from tvae.restore.restoration import Restored
+from tvae.errors import UserError, refuse
+from tvae.io.image_file import Image, to_output
+from tvae.io.layout import Layout, layout_of
+from tvae.io.stack_file import to_image
+from tvae.restoration.posterior_mean import Restored
 
 # Options of the commands that say which picture, are about files and run directories, or are arguments of the call
 MEANINGLESS = (

@@ -8,11 +8,11 @@ from typing import Any
 import hydra
 from omegaconf import DictConfig
 
-from tvae.core.errors import refuse
-from tvae.options.schema import Config, conf_dir
-from tvae.run import command
-from tvae.run.again import restore_run
-from tvae.run.pictures import train_on_any
+from tvae.config.schema import Config, conf_dir
+from tvae.errors import refuse
+from tvae.runs import command
+from tvae.runs.pictures import train_on_any
+from tvae.runs.rerun import restore_run
 
 
 def inpaint(config: Config, path: Path) -> dict[str, Any]:

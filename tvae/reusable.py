@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from tvae.arguments import compose_options, opened, seed_of
 from tvae.data.picture import check_content
-from tvae.run.trained import Trained
+from tvae.runs.trained import Trained
 
 
 class Model:

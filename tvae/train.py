@@ -5,9 +5,9 @@ from __future__ import annotations
 import hydra
 from omegaconf import DictConfig
 
-from tvae.options.schema import conf_dir
-from tvae.run import command
-from tvae.run.session import train
+from tvae.config.schema import conf_dir
+from tvae.runs import command
+from tvae.runs.session import train
 
 
 @hydra.main(version_base="1.3", config_path=conf_dir(), config_name="config")

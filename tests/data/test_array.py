@@ -7,12 +7,12 @@ import pytest
 import torch
 from conftest import load, small_config
 
-from tvae.core.errors import UserError
-from tvae.core.source import InMemory
 from tvae.data.dataset import Dataset
 from tvae.data.mapped import Mapped
 from tvae.data.sets.array import ArrayConfig, open_array
-from tvae.run.setup import make_fit
+from tvae.errors import UserError
+from tvae.runs.setup import make_fit
+from tvae.training.source import InMemory
 
 
 @pytest.fixture

@@ -4,11 +4,11 @@ import pytest
 import torch
 from conftest import small_config
 
-from tvae.core.model import log_likelihood
-from tvae.core.states import all_states
+from tvae.config.schema import Config
 from tvae.data.sets.bars import BarsConfig
-from tvae.options.schema import Config
-from tvae.run.session import known_facts
+from tvae.inference.states import all_states
+from tvae.model.vae import log_likelihood
+from tvae.runs.session import known_facts
 
 
 def test_bars_are_what_they_should_be():

@@ -10,15 +10,15 @@ import tifffile
 import torch
 from composing import checked
 
-from tvae.core.errors import UserError
-from tvae.core.units import Units
-from tvae.data.image_file import read_image, write_image
+from tvae.config.recipe import prepare
 from tvae.data.patches import extract, uniform_weights
 from tvae.data.picture import add_noise, drop_pixels, drop_values
-from tvae.options.recipe import prepare
-from tvae.restore.averaging import Accumulator
-from tvae.run.session import train
-from tvae.run.setup import make_fit
+from tvae.errors import UserError
+from tvae.io.image_file import read_image, write_image
+from tvae.model.units import Units
+from tvae.restoration.aggregation import Accumulator
+from tvae.runs.session import train
+from tvae.runs.setup import make_fit
 
 SEED = np.random.default_rng(0)
 GREY = SEED.integers(0, 256, (20, 16), dtype=np.uint8)

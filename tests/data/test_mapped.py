@@ -8,18 +8,18 @@ import pytest
 import torch
 from conftest import load, small_config
 
-from tvae.core import points
-from tvae.core.model import ModelConfig
-from tvae.core.points import StateSets
-from tvae.core.states import StatesConfig
 from tvae.data import mapped
-from tvae.data.atomic import DiskFull
 from tvae.data.mapped import MappedSets
 from tvae.data.sets.array import ArrayConfig
-from tvae.run import checkpoint
-from tvae.run.initialise import resume
-from tvae.run.ranks import Ranks
-from tvae.run.setup import make_fit
+from tvae.inference.states import StatesConfig
+from tvae.io.atomic import DiskFull
+from tvae.model.vae import ModelConfig
+from tvae.runs import checkpoint
+from tvae.runs.distributed.ranks import Ranks
+from tvae.runs.initialise import resume
+from tvae.runs.setup import make_fit
+from tvae.training import points
+from tvae.training.points import StateSets
 
 
 def resident(kind):

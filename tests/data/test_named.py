@@ -10,10 +10,10 @@ import numpy as np
 import pooch
 import pytest
 
-from tvae.core.errors import UserError
 from tvae.data import named
-from tvae.data.image_file import read_image, write_image
 from tvae.data.named import NamedFile, camera, find_image, read_named
+from tvae.errors import UserError
+from tvae.io.image_file import read_image, write_image
 
 
 @pytest.fixture

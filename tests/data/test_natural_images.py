@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from conftest import smooth_picture
 
-from tvae.core.errors import UserError
 from tvae.data import natural_images
-from tvae.data.image_file import write_image, write_tiff
 from tvae.data.natural_images import EMBEDDED, embedded, read_file, vanhateren
+from tvae.errors import UserError
+from tvae.io.image_file import write_image, write_tiff
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 

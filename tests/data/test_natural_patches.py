@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from conftest import smooth_picture
 
-from tvae.core.errors import UserError
 from tvae.data.natural_images import NaturalImage
 from tvae.data.natural_patches import Cutting, columns, cut, make_patches, prepare, shares
+from tvae.errors import UserError
 
 
 def source(name, pixels):

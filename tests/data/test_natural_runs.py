@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from tvae.core.errors import TrainingFailed
-from tvae.core.fit import Fit
-from tvae.run.initialise import load_model
+from tvae.errors import TrainingFailed
+from tvae.runs.initialise import load_model
+from tvae.training.trainer import Fit
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 

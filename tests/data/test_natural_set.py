@@ -7,14 +7,14 @@ import pytest
 import torch
 from conftest import load, small_config, smooth_picture
 
-from tvae.core.model import ModelConfig, log_likelihood
-from tvae.core.states import all_states
 from tvae.data.dataset import Dataset
-from tvae.data.image_file import write_tiff
 from tvae.data.natural_patches import make_patches
 from tvae.data.sets import natural
 from tvae.data.sets.natural import NaturalConfig
-from tvae.run.setup import make_fit
+from tvae.inference.states import all_states
+from tvae.io.image_file import write_tiff
+from tvae.model.vae import ModelConfig, log_likelihood
+from tvae.runs.setup import make_fit
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 

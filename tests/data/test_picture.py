@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from tvae.data.image_file import from_array
-from tvae.data.noise_level import known_values
 from tvae.data.picture import Picture, add_noise, drop_pixels, drop_values
+from tvae.io.image_file import from_array
+from tvae.noise.level import known_values
 
 
 def test_noise_has_the_wanted_statistics():

@@ -8,7 +8,8 @@ import pytest
 from composing import checked
 from conftest import small_config
 
-from tvae.core.errors import UserError
+from tvae.config.recipe import complete
+from tvae.config.schema import conf_dir
 from tvae.data import sets
 from tvae.data.dataset import ONLY_FOR_SOME, DataConfig, DatasetConfig
 from tvae.data.sets import DATASETS, KINDS
@@ -16,8 +17,7 @@ from tvae.data.sets.array import ArrayConfig
 from tvae.data.sets.bars import BarsConfig
 from tvae.data.sets.image import ImageConfig
 from tvae.data.sets.natural import NaturalConfig
-from tvae.options.recipe import complete
-from tvae.options.schema import conf_dir
+from tvae.errors import UserError
 
 FILES = sorted(path.stem for path in Path(conf_dir(), "dataset").glob("*.yaml"))
 

@@ -7,15 +7,15 @@ from grids import grids, untimed
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tvae.core.source import InMemory, units_of
-from tvae.core.team import Team
-from tvae.core.units import Units
 from tvae.data import mapped
-from tvae.data.image_file import from_array
 from tvae.data.mapped import Mapped, MappedSource
 from tvae.data.patch_source import PatchSource
 from tvae.data.patches import extract
 from tvae.data.picture import Picture, drop_pixels
+from tvae.io.image_file import from_array
+from tvae.model.units import Units
+from tvae.training.source import InMemory, units_of
+from tvae.training.team import Team
 
 CPU = torch.device("cpu")
 UNITS = Units(3.0, 0.5)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from scripts import recorded
-from tvae.data.image_file import write_image
+from tvae.io.image_file import write_image
 
 
 @pytest.fixture(autouse=True)

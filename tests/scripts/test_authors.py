@@ -7,7 +7,7 @@ import torch
 
 from scripts import bench
 from scripts.authors import authors_epoch, authors_path
-from tvae.core.errors import UserError
+from tvae.errors import UserError
 
 TINY = {"patch": 4, "latents": 8, "hidden": [6], "states": 16, "ea": (3, 2, 2), "noise": 25, "lr": 0.01, "points": 200}
 STAND_IN = {

@@ -11,8 +11,8 @@ from scripts.development_set import HALF_OF, HALVES
 from scripts.picture_runs import Case, arrays_of, calibrate, collect_runs
 from tests.composing import checked
 from tests.made_up_pictures import MISSING, NOISE, make_run, psnr_of, set_times
-from tvae.data.image_file import read_image, write_image
-from tvae.options.recipe import prepare
+from tvae.config.recipe import prepare
+from tvae.io.image_file import read_image, write_image
 
 
 def test_the_set_has_two_halves_of_eight_grey_pictures():

@@ -13,7 +13,7 @@ from PIL import Image
 
 from scripts import html_page
 from tests.made_up_runs import make_outputs, make_run
-from tvae.data.image_file import write_image
+from tvae.io.image_file import write_image
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ import torch
 
 from scripts import judge_bars
 from scripts.bars_runs import dataset_of, fields_of_start, match_bars
-from tvae.core.streams import generator
 from tvae.data.sets.bars import BarsConfig, bar_images, generating_model
-from tvae.run.initialise import load_model
+from tvae.inference.streams import generator
+from tvae.runs.initialise import load_model
 
 FIGURES = ("fields", "elbo", "samples", "pairs", "ratios", "truth")
 

@@ -9,7 +9,7 @@ import torch
 
 from scripts import bench, runtime, scaling, visits
 from scripts.by_turns import Spread, busy_neighbour, by_turns, ratios
-from tvae.core.states import codes
+from tvae.inference.states import codes
 
 
 def test_costs_are_those_of_the_line_through_the_steps():

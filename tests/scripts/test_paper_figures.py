@@ -7,7 +7,7 @@ import pytest
 
 from scripts.paper_figures import SHOWN, paper_figures
 from tests.made_up_runs import make_run
-from tvae.data.image_file import write_image
+from tvae.io.image_file import write_image
 
 
 def make_picture(path):

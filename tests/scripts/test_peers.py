@@ -7,8 +7,8 @@ import pytest
 
 from scripts import peers
 from tests.composing import checked
+from tvae.config.recipe import prepare
 from tvae.data.named import camera
-from tvae.options.recipe import prepare
 
 
 @pytest.fixture(scope="module")

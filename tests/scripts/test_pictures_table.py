@@ -13,8 +13,8 @@ from scripts.picture_cells import arrange
 from scripts.picture_peers import NOT_INSTALLED, measure_peers, read_measured
 from scripts.picture_runs import Case, arrays_of, collect_runs
 from tests.made_up_pictures import MISSING, MORE, NOISE, make_run, psnr_of, set_times, tables_of
-from tvae.data.noise_level import estimate_noise
-from tvae.restore.metrics import psnr
+from tvae.noise.level import estimate_noise
+from tvae.restoration.metrics import psnr
 
 
 def test_table(folder, bm3d, capsys):

@@ -10,7 +10,7 @@ from scripts import record
 from scripts.recorded import recorded_runs
 from tests.composing import checked
 from tests.made_up_runs import make_run
-from tvae.data.image_file import write_image
+from tvae.io.image_file import write_image
 
 NOISE_25 = "table1/paper/noise=25,seed=0"
 CELLS = {

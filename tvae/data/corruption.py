@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from PIL import Image as Pillow
 
-from tvae.core.streams import generator
 from tvae.data.dataset import DataConfig
 from tvae.data.picture import add_noise, drop_values
+from tvae.inference.streams import generator
 
 # What each corruption needs, and what goes with it alone.
 NEEDS = {"poisson": "peak", "correlated": "noise", "saltpepper": "outlier_share", "jpeg": "quality"}

@@ -12,14 +12,14 @@ from typing import Any, ClassVar, Optional, TypeVar
 
 import torch
 
-from tvae.core.errors import UserError
-from tvae.core.fields import option
-from tvae.core.fit import FitConfig
-from tvae.core.model import Model
-from tvae.core.source import Source
-from tvae.data.noise_model import KINDS as NOISE_KINDS
 from tvae.data.picture import Picture, hash_of, scale_problem
 from tvae.data.whitening import Whitening
+from tvae.errors import UserError
+from tvae.fields import option
+from tvae.model.vae import Model
+from tvae.noise.diagnosis import KINDS as NOISE_KINDS
+from tvae.training.source import Source
+from tvae.training.trainer import FitConfig
 
 TASKS = ("train", "denoise", "inpaint")
 EFFORTS = ("fast", "default", "best")

@@ -17,8 +17,8 @@ import numpy as np
 import pooch
 import requests
 
-from tvae.core.errors import UserError
-from tvae.data.image_file import Image, read_image
+from tvae.errors import UserError
+from tvae.io.image_file import Image, read_image
 
 log = logging.getLogger(__name__)
 

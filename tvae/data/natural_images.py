@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import skimage
 
-from tvae.core.errors import UserError
-from tvae.data.image_file import read_image
 from tvae.data.named import NamedFile, cache_dir, data_folder, fetch, vanhateren_address
-from tvae.data.regular import check_regular
+from tvae.errors import UserError
+from tvae.io.image_file import read_image
+from tvae.io.regular import check_regular
 
 RAW_SHAPE = (1024, 1536)  # of a van Hateren file: 16-bit unsigned, big-endian, row by row
 RAW, ENDINGS = (".iml", ".imc"), (".iml", ".imc", ".tif", ".tiff", ".png")

@@ -18,11 +18,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from tvae.core.errors import UserError
-from tvae.core.fields import option
-from tvae.core.streams import derive
 from tvae.data.natural_images import NaturalImage
 from tvae.data.whitening import ROWS, Whitening, fit_whitening
+from tvae.errors import UserError
+from tvae.fields import option
+from tvae.inference.streams import derive
 
 HELD_OUT, N_STRIPS = 0.2, 5  # of an image's width; so many strips, where they are wide enough
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tvae.core.source import Batch, Reader, Source, to_model
-from tvae.core.units import Units
 from tvae.data.patches import extract, page_positions, positions, windows
 from tvae.data.picture import Picture
+from tvae.model.units import Units
+from tvae.training.source import Batch, Reader, Source, to_model
 
 
 class PatchSource(Source):

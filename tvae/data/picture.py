@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from tvae.core.errors import UserError
-from tvae.core.streams import generator
-from tvae.data.image_codec import JPEG_SIGNATURE
-from tvae.data.image_file import Image
-from tvae.data.noise_level import estimate_noise, known_values
-from tvae.data.noise_model import NoiseModel
-from tvae.data.stack_file import read_picture
-from tvae.data.treatment import Treatment
+from tvae.errors import UserError
+from tvae.inference.streams import generator
+from tvae.io.image_codec import JPEG_SIGNATURE
+from tvae.io.image_file import Image
+from tvae.io.stack_file import read_picture
+from tvae.noise.diagnosis import NoiseModel
+from tvae.noise.level import estimate_noise, known_values
+from tvae.noise.treatment import Treatment
 
 log = logging.getLogger(__name__)
 

@@ -14,11 +14,11 @@ from typing import Any, Optional
 
 import numpy as np
 
-from tvae.core.errors import UserError
-from tvae.core.fields import option
 from tvae.data.dataset import DataConfig, DataConfigT, Dataset, DatasetConfig
 from tvae.data.mapped import Mapped, MappedSource
-from tvae.data.regular import check_regular
+from tvae.errors import UserError
+from tvae.fields import option
+from tvae.io.regular import check_regular
 
 TYPES = ("float16", "float32", "float64", "uint8", "int16", "int32")
 

@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tvae.core.decoder import Mlp
-from tvae.core.fields import option
-from tvae.core.model import Model, gaussian_model
-from tvae.core.source import InMemory
-from tvae.core.streams import generator
 from tvae.data.dataset import DataConfig, DataConfigT, Dataset, DatasetConfig
+from tvae.fields import option
+from tvae.inference.streams import generator
+from tvae.model.decoder import Mlp
+from tvae.model.vae import Model, gaussian_model
+from tvae.training.source import InMemory
 
 EXACT_LATENTS_MAX = 20  # 2^20 states of a data point are as many as can be listed
 

@@ -18,14 +18,9 @@ from typing import Optional
 
 import numpy as np
 
-from tvae.core.errors import UserError
-from tvae.core.fields import option
 from tvae.data.corruption import corrupt, corruption_problems
 from tvae.data.dataset import ONLY_FOR_SOME, DataConfig, DataConfigT, Dataset, DatasetConfig
-from tvae.data.image_file import Image, without_holes
 from tvae.data.named import read_named
-from tvae.data.noise_level import diagonal_details, known_values
-from tvae.data.noise_treatment import with_noise_model
 from tvae.data.patch_source import PatchSource
 from tvae.data.patches import AVERAGES
 from tvae.data.picture import (
@@ -36,7 +31,12 @@ from tvae.data.picture import (
     read_mask,
     size_of,
 )
-from tvae.data.stack_file import read_picture
+from tvae.errors import UserError
+from tvae.fields import option
+from tvae.io.image_file import Image, without_holes
+from tvae.io.stack_file import read_picture
+from tvae.noise.choice import with_noise_model
+from tvae.noise.level import diagonal_details, known_values
 
 log = logging.getLogger(__name__)
 

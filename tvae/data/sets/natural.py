@@ -17,14 +17,14 @@ from typing import Any, Optional
 import numpy as np
 import torch
 
-from tvae.core.fields import option
-from tvae.core.source import InMemory
-from tvae.data.atomic import atomic_file
 from tvae.data.dataset import DataConfig, DataConfigT, Dataset, DatasetConfig
 from tvae.data.named import cache_dir
 from tvae.data.natural_images import embedded, vanhateren
 from tvae.data.natural_patches import Cutting, Patches, make_patches
 from tvae.data.whitening import Whitening
+from tvae.fields import option
+from tvae.io.atomic import atomic_file
+from tvae.training.source import InMemory
 
 log = logging.getLogger(__name__)
 

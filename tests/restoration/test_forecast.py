@@ -1,0 +1,114 @@
+"""The line before a run."""
+
+import logging
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from tests.conftest import load, small_config
+from tvae.config.recipe import prepare
+from tvae.data.picture import Picture
+from tvae.data.sets.image import ImageConfig
+from tvae.io.image_file import from_array
+from tvae.model.vae import ModelConfig
+from tvae.restoration import cost
+from tvae.restoration.cost import stages
+from tvae.restoration.non_local import stage
+from tvae.restoration.tiling import Bands
+from tvae.runs.forecast import opening, tell_untold_noise
+from tvae.runs.restoring import restore_picture
+from tvae.runs.setup import make_fit
+
+
+def line_of(picture, **changes):
+    dataset = ImageConfig(name="file", patch_size=4)
+    model = ModelConfig(n_latents=8, hidden=[8])
+    config = small_config(image="a.png", dataset=dataset, model=model, threads=1, task="denoise", **changes)
+    config, dataset = prepare(config, picture)
+    return opening(config, make_fit(config, dataset), dataset)
+
+
+@pytest.fixture
+def picture():
+    image = from_array(np.random.default_rng(0).integers(0, 255, (24, 20, 3), dtype=np.uint8))
+    missing = np.zeros((24, 20), bool)
+    missing[:6] = True
+    return Picture(image, np.where(missing[..., None], 0, image.pixels), None, missing, 255.0)
+
+
+def test_it_says_what_will_be_done(picture):
+    pattern = (
+        r"a\.png: 20x24x3, 25 % missing, noise about [\d.]+ of 255; patches of 4x4, 8 latents, 4 epochs; "
+        r"about \d+ s and \d\.\d GB of memory"
+    )
+    line = line_of(picture)
+    assert re.search(pattern, line), line
+
+
+def prepared(picture, effort):
+    model = ModelConfig(n_latents=8, hidden=[8])
+    dataset = ImageConfig(name="file", patch_size=4)
+    config, dataset = prepare(
+        small_config(image="a.png", dataset=dataset, model=model, effort=effort, task="denoise"), picture
+    )
+    return config, make_fit(config, dataset)
+
+
+@pytest.mark.parametrize("effort", ["fast", "default", "best"])
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_stages_are_those_that_restoration_tells_of(picture, effort, is_whole):
+    picture = replace(picture, missing=None if is_whole else picture.missing)
+    config, fit = prepared(picture, effort)
+    told = []
+    restore_picture(fit, picture, config, Bands(watch=lambda stage, share: told.append(stage)))
+    foreseen = stages(config, fit, picture)
+    assert list(dict.fromkeys(told)) == list(foreseen)
+    assert min(foreseen.values()) > 0
+
+
+def test_a_large_picture_has_no_groups_before_the_mixture(picture, monkeypatch):
+    picture = replace(picture, missing=None)
+    config, fit = prepared(picture, "default")
+    assert "first" in stages(config, fit, picture)
+    monkeypatch.setattr(stage, "N_DENSE", 100)
+    assert "first" not in stages(config, fit, picture)
+
+
+def test_time_grows_with_effort_and_shrinks_with_threads(picture, monkeypatch):
+    monkeypatch.setattr(cost, "e_step_seconds", lambda fit: 0.0)
+    monkeypatch.setattr(cost, "slowness", lambda: 1.0)
+    picture = replace(picture, missing=None, sigma=5.0)
+    fast, default, best = (
+        sum(stages(*prepared(picture, each), picture).values()) for each in ("fast", "default", "best")
+    )
+    assert 2 * fast < default < best / 2
+    local = 480 / 9 * (cost.REFERENCE[1] + 60**2 * cost.BY_SQUARE[1])
+    config, fit = prepared(picture, "fast")
+    assert stages(config, fit, picture)["local"] == pytest.approx(local)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    assert stages(config, fit, picture)["local"] == pytest.approx(local / (1 + 2 * cost.THREADS_GAIN))
+
+
+def test_the_machine_is_tried_on_one_thread():
+    n_threads = torch.get_num_threads()
+    assert 0.05 < cost.slowness() < 20
+    assert torch.get_num_threads() == n_threads
+
+
+def test_data_that_are_no_picture():
+    config = small_config()
+    dataset = load(config)
+    line = opening(config, make_fit(config, dataset), dataset)
+    assert line.startswith("bars: 60 data points of 16 values; 8 latents, 4 epochs; about ")
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_told"), [({}, True), ({"keep_known": True}, False), ({"noise_model": "gaussian"}, False)]
+)
+def test_what_is_assumed_of_noise_that_was_not_found_out(picture, changes, is_told, caplog):
+    with caplog.at_level(logging.INFO):
+        tell_untold_noise(small_config(**changes), picture)
+    assert ("taken to be white Gaussian" in caplog.text) == is_told

@@ -1,0 +1,155 @@
+"""What a run directory belongs to: the options that were given, what was asked for, and the data."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.processes import SMALL
+from tests.tiny import TINY, tiny_picture
+from tvae.io.image_file import write_image, write_tiff
+
+pytestmark = pytest.mark.usefixtures("_no_figures")
+
+PICTURE = tiny_picture()
+HOLE = np.zeros(PICTURE.shape, bool)
+HOLE[8:12, 9:14] = True
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()}
+
+
+def test_a_changed_picture_is_told_as_such_and_not_by_what_the_recipe_makes_of_it(command):
+    options = ["image=a.png", "restoration=posterior_mean", "epochs=1", "threads=1", "hydra.run.dir=run"]
+    write_image(Path("a.png"), PICTURE)
+    assert command("denoise", *options)[0] == 0
+    before = contents("run")
+    noisy = PICTURE + 60 * np.random.default_rng(1).normal(size=PICTURE.shape)
+    write_image(Path("a.png"), noisy.clip(0, 255).astype(np.uint8))  # for which the recipe takes larger patches
+    code, out = command("denoise", *options)
+    assert (code, out.count("\n")) == (2, 1)
+    assert "/run: the picture has changed since that run (image=a.png); name another hydra.run.dir" in out
+    code, out = command("denoise", *options, "noise=10")
+    assert code == 2
+    assert "belongs to another configuration (noise=None there, 10.0 here);" in out
+    code, out = command("denoise", "run=run", "hydra.run.dir=again")
+    assert (code, out.count("\n")) == (2, 1)
+    assert out == "error: run=run: the picture has changed since that run (image=a.png); train on it anew\n"
+    assert not Path("again/restored.png").exists()
+    assert contents("run") == before
+    assert command("denoise", *options, "restart=true")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("file", "changed"),
+    [
+        ("mask.png", np.roll(HOLE, 3, 0).astype(np.uint8)),
+        ("clean.png", 255 - PICTURE),
+        ("a.png", np.dstack([PICTURE, PICTURE])),  # only its alpha
+    ],
+)
+def test_every_file_that_results_follow_from_counts(command, file, changed):
+    alpha = np.full_like(PICTURE, 255)
+    files = {"a.png": np.dstack([PICTURE, alpha]), "mask.png": HOLE.astype(np.uint8), "clean.png": PICTURE}
+    for name, pixels in files.items():
+        write_image(Path(name), pixels)
+    options = ["image=a.png", "mask=mask.png", "clean=clean.png", *TINY, "hydra.run.dir=run"]
+    assert command("inpaint", *options)[0] == 0
+    assert "finished already" in command("inpaint", *options)[1]
+    write_image(Path(file), changed)
+    code, out = command("inpaint", *options)
+    assert code == 2
+    assert "the picture has changed since that run (image=a.png, mask=mask.png, clean=clean.png)" in out
+
+
+def test_a_changed_map_of_the_noise_counts(command):
+    write_image(Path("a.png"), PICTURE)
+    write_tiff(Path("sigma.tiff"), 2 + PICTURE / 50)
+    options = ["image=a.png", "sigma_map=sigma.tiff", *TINY, "hydra.run.dir=run"]
+    assert command("denoise", *options)[0] == 0
+    assert "finished already" in command("denoise", *options)[1]
+    write_tiff(Path("sigma.tiff"), 3 + PICTURE / 50)
+    code, out = command("denoise", *options)
+    assert code == 2
+    assert "the picture has changed since that run (image=a.png, sigma_map=sigma.tiff)" in out
+    code, out = command("denoise", "image=a.png", "sigma_map=a.png", *TINY, "hydra.run.dir=other")
+    assert (code, out) == (2, "error: a.png: divided by it, the picture is the same everywhere\n")
+
+
+def test_other_data_that_have_changed(command):
+    np.save("a.npy", np.random.default_rng(0).normal(size=(40, 9)))
+    options = ["dataset=array", "dataset.file=a.npy", "epochs=1", "model.n_latents=8", "ea.n_children=2"]
+    options += ["hydra.run.dir=run"]
+    assert command("train", *options)[0] == 0
+    np.save("a.npy", np.random.default_rng(1).normal(size=(40, 9)))
+    code, out = command("train", *options)
+    assert code == 2
+    assert "the data have changed since that run (dataset=array)" in out
+
+
+def test_what_was_asked_for_belongs_to_a_run(command):
+    write_tiff(Path("a.tiff"), np.where(HOLE, np.nan, PICTURE / 255))
+    options = ["image=a.tiff", *TINY, "hydra.run.dir=run"]
+    assert command("denoise", *options)[0] == 0
+    before = contents("run")
+    for name in ("inpaint", "train"):
+        code, out = command(name, *options)
+        assert code == 2
+        assert f"belongs to another configuration (task=denoise there, {name} here)" in out
+        assert ("restores from it into another directory" in out) == (name != "train")
+    assert "finished already" in command("denoise", *options)[1]
+    assert contents("run") == before
+    code, out = command("denoise", *options, "task=inpaint")
+    assert (code, out) == (2, "error: task=inpaint: is for a command to set; python -m tvae.inpaint\n")
+
+
+def test_a_run_from_before_commands_were_noted(command):
+    """Its configuration says that it was asked for by train."""
+    write_image(Path("a.png"), PICTURE)
+    options = ["image=a.png", *TINY]
+    assert command("denoise", *options, "hydra.run.dir=run")[0] == 0
+    text = Path("run/config.yaml").read_text()
+    for changed in (text.replace("task: denoise", "task: train"), text.replace("task: denoise\n", "")):
+        Path("run/config.yaml").write_text(changed)
+        code, out = command("denoise", *options, "hydra.run.dir=run")
+        assert (code, out.count("\n")) == (2, 1)
+        assert "was it made by an earlier version, or by train, run=" in out
+    assert command("denoise", "run=run", "hydra.run.dir=again")[0] == 0
+    assert Path("again/restored.png").read_bytes() == Path("run/restored.png").read_bytes()
+
+
+def test_a_run_can_be_restored_in_both_ways_but_not_into_one_directory(command):
+    write_tiff(Path("a.tiff"), np.where(HOLE, np.nan, PICTURE / 255))
+    assert command("denoise", "image=a.tiff", *TINY, "hydra.run.dir=run")[0] == 0
+    assert command("denoise", "run=run", "hydra.run.dir=denoised")[0] == 0
+    assert command("inpaint", "run=run", "hydra.run.dir=filled")[0] == 0
+    results = [Path(name, "restored.tiff").read_bytes() for name in ("run", "denoised", "filled")]
+    assert results[0] == results[1] != results[2]
+    code, out = command("inpaint", "run=run", "hydra.run.dir=denoised")
+    assert code == 2
+    assert "belongs to another configuration" in out
+    write_image(Path("whole.png"), PICTURE)
+    assert command("denoise", "image=whole.png", *TINY, "hydra.run.dir=whole")[0] == 0
+    code, out = command("inpaint", "run=whole", "hydra.run.dir=nothing")
+    assert code == 2
+    assert out.startswith("error: run=whole: no pixel is missing, so there is nothing to fill in")
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00", b"0" * 63, None], ids=["empty", "binary", "cut", "gone"])
+def test_a_fingerprint_that_cannot_be_read(command, content):
+    options = [*SMALL, "epochs=1", "hydra.run.dir=run"]
+    assert command("train", *options)[0] == 0
+    Path("run/data.sha256").unlink()
+    if content is not None:
+        Path("run/data.sha256").write_bytes(content)
+    code, out = command("train", *options)
+    assert (code, out.count("\n")) == (2, 1)
+    assert "its data.sha256 cannot be read, so it is not known whether the data are still the same" in out
+
+
+@pytest.mark.parametrize("word", ["effort=best", "effort=fast", "restoration=nonlocal", "keep_known=true"])
+def test_options_of_images_are_refused_for_other_data(command, word):
+    code, out = command("train", *SMALL, word, "hydra.run.dir=run")
+    name, value = word.split("=")
+    assert (code, out) == (2, f"error: {name}={value.replace('true', 'True')}: dataset=bars is no image\n")

@@ -1,0 +1,69 @@
+// What Python hands over: the same fields in the same order as the structures of bindings.py. Shapes are in comments;
+// void pointers are to float or double, whichever the called function works in.
+#pragma once
+
+#include <cstdint>
+
+namespace {
+
+struct Network {
+  int64_t n_layers, activation;
+  const int64_t *sizes;                        // (n_layers + 1,)
+  const void *const *weights, *const *biases;  // of each layer
+};
+
+struct EStepTask {
+  Network decoder;
+  int64_t batch, n_states, n_latents, n_threads;
+  int64_t selection, n_parents, n_children, n_generations, n_flips;
+  int64_t seed, n_drawn_before;      // of the random streams
+  int64_t n_drawn;                   // result: random numbers drawn for each data point, the same for all
+  double sigma2;
+  const void *pi;                    // (H,)
+  const uint64_t *numbers, *index;   // (H,): of the codes, (B,): of the data points
+  const void *x;                     // (B, D)
+  const uint8_t *observed, *packed;  // (B, D) or null, (B, S, ceil(H/8))
+  uint8_t *new_packed;               // result: (B, S, ceil(H/8))
+  void *error, *log_joint;           // results: (B, S)
+  int64_t *n_accepted;               // result: (B,)
+};
+
+struct GradientTask {
+  Network decoder;
+  int64_t n_rows, n_latents, n_threads;
+  int64_t imputes;                                        // whether missing values stand at their posterior mean
+  double scale;                                           // of the loss, see gradient.hpp
+  const int64_t *point;                                   // (R,), non-decreasing
+  const uint8_t *packed;                                  // (R, ceil(H/8))
+  const void *weight;                                     // (R,)
+  const void *const *mu;                                  // (R,): of each row, or null if they are not known
+  const void *x;                                          // (B, D)
+  const uint8_t *observed;                                // (B, D) or null
+  void *const *weight_gradients, *const *bias_gradients;  // results: of each layer
+};
+
+struct VisitTask {
+  EStepTask search;
+  int64_t imputes;                                        // as in the gradient
+  double prune, scale;                                    // see inference/posterior.py, and `scale` of the gradient
+  double *n_points, *n_observed, *n_accepted, *elbo, *error;  // sums that are added to, see training/m_step.py
+  double *active;                                             // (H,): another
+  double *imputed_error;                                      // another, or null if it is not wanted
+  void *const *weight_gradients, *const *bias_gradients;  // results
+};
+
+struct AdamTask {
+  int64_t n_parameters, n_threads;
+  double beta1, beta2, epsilon;
+  const double *rates, *roots;                                                 // of each step, see adam.hpp
+  const int64_t *sizes;                                                        // of each parameter
+  void *const *parameters, *const *gradients, *const *means, *const *squares;  // all but the gradients are updated
+};
+
+struct StretchTask {
+  VisitTask visit;  // of all data points; its scale is not used
+  int64_t size;     // data points in each minibatch but the last
+  AdamTask adam;    // a step for each minibatch
+};
+
+}  // namespace

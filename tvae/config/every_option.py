@@ -1,0 +1,98 @@
+"""Every option by its dotted name: for `--help`, and for what a misspelt name may have meant."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import textwrap
+from collections.abc import Sequence
+from dataclasses import Field, fields, is_dataclass
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+from tvae.config.schema import Config, conf_dir, register
+from tvae.data.sets import KINDS
+
+LIMITS = {"ge": "at least {}", "gt": "above {}", "le": "at most {}", "lt": "below {}"}
+WIDTH, INDENT = 120, 34
+
+USAGE = """\
+{about}
+
+Usage: {command} [OPTION=VALUE ...]
+
+Paths are taken as they are typed. -m with values parted by commas runs all of them; --cfg job shows the values in full,
+--hydra-help what else Hydra can do. Options come in groups, too:
+
+{groups}
+
+Every option, its value with what was given here (null: chosen for the data at hand), and what it means:
+"""
+
+
+def every_option(datasets: Sequence[type] = tuple(KINDS)) -> dict[str, Field[Any]]:
+    """All there are, with those of these data sets; the most general ones first."""
+    found: dict[str, Field[Any]] = {}
+
+    def walk(schema: Any, path: str) -> None:
+        types = get_type_hints(schema)
+        for each in fields(schema):
+            if is_dataclass(types[each.name]):
+                for kind in datasets if each.name == "dataset" else [types[each.name]]:
+                    walk(kind, f"{path}{each.name}.")
+            else:
+                found.setdefault(f"{path}{each.name}", each)
+
+    walk(Config, "")
+    return dict(sorted(found.items(), key=lambda item: "." in item[0]))
+
+
+def did_you_mean(key: str, path: str = "") -> str:
+    """What a name that there is not may have meant: another place's option of that name, or one that is spelt alike."""
+    names = list(every_option())
+    by_last = {name.rpartition(".")[2]: name for name in reversed(names)}
+    key = key.lstrip("+")
+    last = key.rpartition(".")[2]
+    close = difflib.get_close_matches(f"{path}{key}", names, 1) or [
+        by_last[name] for name in difflib.get_close_matches(last, list(by_last), 1)
+    ]
+    meant = by_last.get(last) or next(iter(close), None)
+    return f"; did you mean {meant}?" if meant is not None else ""
+
+
+def help_text(command: str, about: str, shorthand: Sequence[str], overrides: Sequence[str]) -> str:
+    """What `--help` shows; `overrides`: what was given beside it."""
+    register()
+    with initialize_config_dir(conf_dir(), version_base="1.3"):
+        cfg = compose("config", list(overrides))
+    places = "".join(f"[{name.upper()} " for name in shorthand).rstrip() + "]" * len(shorthand)
+    groups = sorted(path.name for path in Path(conf_dir()).iterdir() if path.is_dir() and path.name != "hydra")
+    head = USAGE.format(
+        about=about.strip(),
+        command=f"{command} {places}".strip(),
+        groups="\n".join(map(_choices, groups)),
+    )
+    kind = OmegaConf.get_type(cfg.dataset)
+    options = every_option(KINDS if kind is None else [kind])
+    return head + "\n".join(_line(name, each, OmegaConf.select(cfg, name)) for name, each in options.items())
+
+
+def _choices(group: str) -> str:
+    names = sorted(path.stem for path in (Path(conf_dir()) / group).glob("*.yaml"))
+    return textwrap.fill(f"{group}=" + " | ".join(names), WIDTH, initial_indent="  ", subsequent_indent=" " * 6)
+
+
+def _line(name: str, each: Field[Any], value: Any) -> str:
+    shown = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    told = each.metadata
+    limits = [text.format(told[key]) for key, text in LIMITS.items() if told.get(key, math.inf) != math.inf]
+    if "choices" in told:
+        limits.append("|".join(told["choices"]))
+    meaning = told.get("meaning", "") + (f" ({', '.join(limits)})" if limits else "")
+    wrapped = textwrap.wrap(meaning, WIDTH - INDENT) or [""]
+    start = f"  {name}={shown}"
+    lines = [f"{start:<{INDENT}}{wrapped[0]}"] if len(start) < INDENT else [start, " " * INDENT + wrapped[0]]
+    return "\n".join([*lines, *(" " * INDENT + line for line in wrapped[1:])])

@@ -1,0 +1,61 @@
+"""The default recipe: options that were left open (null), chosen for the data at hand, and the data themselves.
+
+What a data set decides is in its module (`data.sets`); every choice can be overruled by setting the option.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tvae.config.checks import inconsistencies
+from tvae.config.placement import choose_device
+from tvae.config.schema import Config
+from tvae.data.dataset import Dataset, RestorationConfig
+from tvae.data.sets.image import ImageConfig
+from tvae.errors import UserError
+from tvae.training.trainer import BATCH
+
+BATCH_OF_ACCELERATOR = 256
+
+
+def prepare(config: Config, opened: Any = None) -> tuple[Config, Dataset]:
+    """A copy of the configuration without open options, and the data; what has to be read for both is read once.
+
+    `opened`: what the data set would have read, where it is in memory already.
+    """
+    opened = config.dataset.look(config, config.dataset.open(config) if opened is None else opened)
+    config = complete(config, opened)
+    return config, config.dataset.make(config, opened).check(config.dataset.name)
+
+
+def batch_size_for(config: Config) -> int:
+    """An accelerator wants larger minibatches; for pictures they cost hardly anything (docs/quality.md)."""
+    is_picture = isinstance(config.dataset, ImageConfig) and config.restoration.method == "nonlocal"
+    on_cpu = choose_device(config.device, config.precision).type == "cpu"
+    return BATCH_OF_ACCELERATOR if is_picture and not on_cpu else BATCH
+
+
+def restoration_for(config: Config) -> RestorationConfig:
+    """The model alone where it is trained for its own sake, all that helps the picture where that is asked for."""
+    given, is_picture = config.restoration, config.task != "train"
+    return replace(
+        given,
+        method=given.method or ("nonlocal" if is_picture else "posterior_mean"),
+        keep_unexplained=is_picture if given.keep_unexplained is None else given.keep_unexplained,
+    )
+
+
+def complete(config: Config, opened: Any) -> Config:
+    """A copy of the configuration with every open option filled in."""
+    completed = config.dataset.complete(replace(config, restoration=restoration_for(config)), opened)
+    model = completed.model
+    assert model.n_latents is not None
+    hidden = [model.n_latents] if model.hidden is None else model.hidden
+    lr = replace(completed.lr, max=completed.lr.max or 0.01)
+    size = completed.batch_size or batch_size_for(completed)
+    completed = replace(completed, model=replace(model, hidden=hidden), lr=lr, batch_size=size)
+    problems = inconsistencies(completed)
+    if problems:
+        raise UserError(*problems)
+    return completed

@@ -1,0 +1,137 @@
+"""The bytes of picture files, decoded through imageio with its Pillow and tifffile plugins.
+
+Two things imageio cannot do. Its Pillow plugin reads 16-bit colour PNG as 8 bit: imagecodecs does it. Its tifffile
+plugin reports neither axes nor thumbnails: `_decode_tiff` asks tifffile itself.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+from collections.abc import Container, Iterator
+from contextlib import contextmanager
+
+import imagecodecs
+import imageio.v3 as iio
+import numpy as np
+import tifffile
+from tifffile import COMPRESSION, PHOTOMETRIC
+
+from tvae.errors import UserError, refuse
+
+PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+JPEG_SIGNATURE = b"\xff\xd8\xff"
+TIFF_SIGNATURES = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
+NPY_SIGNATURE = b"\x93NUMPY"
+OTHERS = (b"BM", b"GIF8")
+PNG_BIT_DEPTH = 24  # the byte that holds the bits per channel
+# Pillow's modes that are read, and the mode each is read as, without and with a transparent colour
+OPAQUE = {"1": "L", "L": "L", "LA": "LA", "P": "RGB", "RGB": "RGB", "RGBA": "RGBA", "CMYK": "RGB"}
+TRANSPARENT = {**OPAQUE, "L": "LA", "P": "RGBA", "RGB": "RGBA"}
+ORIENTATION = 274  # a TIFF tag
+ONE_PICTURE = ("YX", "YXQ", "YXS", "SYX")  # axes as tifffile names them: S are channels, Q is unknown
+FAX = (COMPRESSION.CCITTRLE, COMPRESSION.CCITT_T4, COMPRESSION.CCITT_T6)
+
+
+def decode(content: bytes) -> np.ndarray:
+    """The one picture in a file, (H, W) or (H, W, C), upright.
+
+    The first bytes tell the format. Raises `UserError` for what is not supported, and any exception for a damaged file.
+    """
+    with silenced("tifffile", "imagecodecs"):  # the exception tells what is wrong with a file
+        if content.startswith(TIFF_SIGNATURES):
+            return _decode_tiff(content)
+        if content.startswith(PNG_SIGNATURE):
+            return _decode_png(content)
+        if content.startswith(JPEG_SIGNATURE):
+            return _decode_with_pillow(content)  # the first picture only: previews may follow
+        if content.startswith(NPY_SIGNATURE):
+            return np.load(io.BytesIO(content), allow_pickle=False)
+        if content.startswith(OTHERS) or (content.startswith(b"RIFF") and content[8:12] == b"WEBP"):
+            _refuse_many(iio.improps(content, plugin="pillow", index=...).n_images or 1)  # type: ignore[arg-type]
+            return _decode_with_pillow(content)
+    raise UserError("not a PNG, JPEG, TIFF, BMP, WebP, GIF or NumPy file")
+
+
+def _decode_png(content: bytes) -> np.ndarray:
+    _refuse_many(iio.improps(content, plugin="pillow", index=...).n_images or 1)  # type: ignore[arg-type]
+    if content[PNG_BIT_DEPTH] < 16:
+        return _decode_with_pillow(content)
+    metadata = iio.immeta(content, plugin="pillow", index=0, exclude_applied=False)
+    return _upright(imagecodecs.png_decode(content), metadata.get("Orientation"))
+
+
+def _decode_with_pillow(content: bytes) -> np.ndarray:
+    metadata = iio.immeta(content, plugin="pillow", index=0, exclude_applied=False)
+    modes = TRANSPARENT if "transparency" in metadata else OPAQUE
+    _refuse_colours(metadata["mode"], modes)
+    array = iio.imread(content, plugin="pillow", index=0, mode=modes[metadata["mode"]])
+    has_greys_only = metadata["mode"] == "P" and array.shape[2] == 3 and (np.ptp(array, axis=2) == 0).all()
+    return _upright(array[..., 0] if has_greys_only else array, metadata.get("Orientation"))
+
+
+def _decode_tiff(content: bytes) -> np.ndarray:
+    with tifffile.TiffFile(io.BytesIO(content)) as file:
+        pictures = {i: series for i, series in enumerate(file.series) if not series.keyframe.is_reduced}
+        if not pictures:
+            raise ValueError("no picture in it")
+        index, picture = next(iter(pictures.items()))
+        page, axes, shape = picture.keyframe, picture.axes, picture.shape
+        n_pages = sum(len(series.pages) for series in pictures.values())
+    if axes == "QYX" and len(pictures) == 1 and shape[-1] in (2, 3, 4):
+        n_pages = 1  # an (H, W, C) array, stored as H pages of W x C pixels with a note of its true shape
+    elif axes not in ONE_PICTURE:
+        n_pages = max(n_pages, shape[0])
+    _refuse_many(n_pages)
+    if page.compression in FAX:  # tifffile needs Python 3.11 for it; Pillow turns a TIFF upright itself
+        return iio.imread(content, plugin="pillow", index=0, mode="L")
+    array = in_colours(iio.imread(content, plugin="tifffile", index=index), page)
+    return _upright(np.moveaxis(array, 0, -1) if axes == "SYX" else array, page.tags.valueof(ORIENTATION))
+
+
+def in_colours(array: np.ndarray, page: tifffile.TiffPage) -> np.ndarray:
+    """Grey values or RGB from what a TIFF page stores: palette indices, fewer than 8 bits, or white as 0."""
+    photometric = PHOTOMETRIC(page.photometric)
+    if photometric == PHOTOMETRIC.PALETTE and page.colormap is not None:
+        index = array.reshape(*array.shape[:2], -1).astype(np.uint16)  # (H, W, 1), or 2 with alpha
+        return np.dstack([page.colormap.T[index[..., 0]] >> 8, index[..., 1:]]).astype(np.uint8)
+    if photometric == PHOTOMETRIC.YCBCR and page.compression == COMPRESSION.JPEG:
+        return array  # the JPEG decoder has made it RGB
+    _refuse_colours(photometric.name, ("MINISBLACK", "MINISWHITE", "RGB"))
+    if page.bitspersample < 8:
+        array = array.astype(np.uint8) * np.uint8(255 // (2**page.bitspersample - 1))
+    is_mask = page.bitspersample == 1 and page.is_shaped  # tifffile saves Booleans as MINISWHITE, and 1 means True
+    is_negative = photometric == PHOTOMETRIC.MINISWHITE and array.dtype.kind == "u" and not is_mask
+    return ~array if is_negative else array
+
+
+def _upright(array: np.ndarray, orientation: object) -> np.ndarray:
+    """Turn and mirror a photograph as its EXIF orientation says, 2 to 8; with any other value it is upright."""
+    if orientation in (5, 6, 7, 8):
+        array = array.swapaxes(0, 1)
+    if orientation in (2, 3, 6, 7):
+        array = array[:, ::-1]
+    if orientation in (3, 4, 7, 8):
+        array = array[::-1]
+    return np.ascontiguousarray(array)
+
+
+def _refuse_many(n_pictures: int) -> None:
+    refuse(n_pictures > 1, f"holds {n_pictures} pictures, where one is wanted")
+
+
+def _refuse_colours(kind: str, known: Container[str]) -> None:
+    refuse(kind not in known, f"colours of kind {kind} are not read; convert it to grey or RGB")
+
+
+@contextmanager
+def silenced(*names: str) -> Iterator[None]:
+    """Stop these loggers, and those below them, for a while."""
+    before = {logger: logger.level for logger in map(logging.getLogger, names)}
+    try:
+        for logger in before:
+            logger.setLevel(logging.CRITICAL + 1)
+        yield
+    finally:
+        for logger, level in before.items():
+            logger.setLevel(level)

@@ -1,0 +1,103 @@
+"""How much memory a picture takes, and whether there is as much.
+
+Restoration holds some values for every pixel of the picture, and for the rest a bounded number of patches and rows.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import resource
+import sys
+
+from tvae.config.schema import Config
+from tvae.data.dataset import Dataset
+from tvae.data.picture import Picture, size_of
+from tvae.errors import UserError
+from tvae.restoration.non_local.effort import REFINEMENTS
+from tvae.restoration.non_local.stage import N_FITTED, N_GROUPS, patch_size_for
+from tvae.restoration.tiling import ROWS_MAX
+
+# Bytes of a value on top of the picture itself: the picture and its estimates in single precision (4 each), and results
+PER_VALUE_FITTED, PER_VALUE_LOCAL, PER_VALUE_REPEATED, PER_VALUE_FILLED = 16, 32, 44, 48
+PER_BAND_VALUE = 60  # bytes: sums, their places, and what becomes of them
+AT_ONCE = 3 << 26  # bytes: of patches and groups that are worked on together
+COPIES = 3  # of the patches that the mixture is fitted to
+PLENTY = 0.95  # of what is free
+
+
+def bytes_needed(config: Config, dataset: Dataset, has_states: bool = False) -> int:
+    """By the process at most: what it has taken, states, which are saved in copies, and what a picture takes.
+
+    `has_states`: they are among what it has taken.
+    """
+    assert config.model.n_latents is not None
+    states = dataset.source.n_points * config.states.n_states * math.ceil(config.model.n_latents / 8)
+    own = 0 if has_states else states
+    more = states
+    if dataset.picture is not None:
+        more = max(more, bytes_of_restoration(config, dataset.picture, dataset.source.n_values))
+    return max(bytes_taken(), bytes_resident() + own + more)
+
+
+def bytes_of_restoration(config: Config, picture: Picture, n_values: int) -> int:
+    """On top of the picture itself; `n_values`: of a patch that was trained on."""
+    height, width, n_channels = picture.noisy.shape
+    band = PER_BAND_VALUE * min(picture.page_height, ROWS_MAX) * width * n_channels + AT_ONCE
+    if not picture.seen.is_nearly_whole(bool(config.keep_known)):
+        n_fitted = min(height * width, N_FITTED)
+        return PER_VALUE_FILLED * picture.noisy.size + max(_bytes_of_mixture(n_fitted, n_values), band)
+    is_repeated = REFINEMENTS[config.effort].is_repeated
+    side = patch_size_for(picture.noise, picture.grey_range)
+    n_fitted = height * width // math.ceil((height * width / N_FITTED) ** 0.5) ** 2
+    return max(
+        PER_VALUE_FITTED * picture.noisy.size + _bytes_of_mixture(n_fitted, side**2 * n_channels),
+        (PER_VALUE_REPEATED if is_repeated else PER_VALUE_LOCAL) * picture.noisy.size + band,
+    )
+
+
+def _bytes_of_mixture(n_fitted: int, n_values: int) -> int:
+    """While it is fitted to patches of so many values."""
+    return 4 * n_values * n_fitted * COPIES + 3 * 8 * N_GROUPS * n_values**2
+
+
+def bytes_taken() -> int:
+    """The most that this process has had so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def bytes_resident() -> int:
+    """What this process has now; where the system does not say, the most it has had."""
+    try:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return bytes_taken()
+
+
+def bytes_free() -> int | None:
+    """What the machine has for a process, this one's included; None: it does not say."""
+    try:
+        with open("/proc/meminfo") as file:
+            available = next(int(line.split()[1]) for line in file if line.startswith("MemAvailable"))
+    except (OSError, StopIteration, ValueError):
+        return None
+    return 1024 * available + bytes_resident()
+
+
+def check_memory(config: Config, dataset: Dataset) -> None:
+    """Raise `UserError` for a picture that cannot fit, naming what would."""
+    picture, free = dataset.picture, bytes_free()
+    if picture is None or free is None:
+        return
+    needed = bytes_needed(config, dataset)
+    if needed <= PLENTY * free:
+        return
+    fixed = needed - PER_VALUE_LOCAL * picture.noisy.size
+    per_pixel = PER_VALUE_LOCAL * picture.noisy.shape[2]
+    fitting = max(0, (PLENTY * free - fixed) / per_pixel)
+    pages = " (pages= chooses some)" if picture.n_pages > 1 else ""
+    raise UserError(
+        f"{config.image or config.dataset.name}: {size_of(picture.image)} pixels need about {needed / 2**30:.1f} GB of "
+        f"memory, and {free / 2**30:.1f} GB are free; about {fitting / 1e6:.1f} megapixels would fit{pages}"
+    )

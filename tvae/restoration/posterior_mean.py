@@ -1,0 +1,132 @@
+"""From a trained model back to an image: the posterior mean of every overlapping patch, averaged.
+
+    x_est = sum_z q(z) E[clean x | x, z]                                                                       Eq. (15)
+
+For the paper's likelihood the expectation is mu(z; W). A pixel's uncertainty is the standard deviation over
+the states of a patch and over the patches that hold the pixel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tvae.data.patch_source import PatchSource
+from tvae.data.patches import AVERAGES, nearest
+from tvae.data.picture import Picture
+from tvae.inference.posterior import clean_moments, significant_states
+from tvae.inference.streams import Stream, derive
+from tvae.restoration.aggregation import Accumulator
+from tvae.restoration.tiling import Band, Bands, chunks, overlapping
+from tvae.training.source import Reader
+from tvae.training.trainer import Fit
+
+CHUNK = 512  # patches restored at once
+PRUNE = 1e-4  # share of q left out
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a picture is restored."""
+
+    patch_size: int
+    train_stride: int  # between the patches that were trained on, whose states are taken over
+    stride: int = 1  # between the patches that are averaged
+    average: str = "uniform"
+    n_rounds: int = 2  # E-steps with fixed parameters before the posterior mean is taken
+    keep_observed: bool = False  # only missing pixels are replaced
+
+
+@dataclass(frozen=True, eq=False)
+class Restored:
+    pixels: np.ndarray  # (H, W, C) float64, in the image's units, not clipped
+    uncertainty: np.ndarray  # (H, W, C) float64: standard deviation of the error as stated, in the same units
+    noise_level: float | None = None  # standard deviation of the noise, where it was looked for, in the same units
+    psnr_model: float | None = None  # of the posterior mean alone, where the clean picture is known
+
+
+def first_page(picture: Picture, restored: Restored, step: int = 1) -> tuple[Picture, Restored]:
+    """Of a stack, every so many pixels; a picture that is none is returned as it is."""
+    if picture.image.layout is None and step == 1:
+        return picture, restored
+    own = slice(0, picture.page_height, step), slice(None, None, step)
+    alpha = picture.image.alpha
+    image = replace(picture.image, layout=None, alpha=None if alpha is None else alpha[own])
+    page = replace(
+        picture,
+        image=image,
+        noisy=picture.noisy[own],
+        clean=None if picture.clean is None else picture.clean[own],
+        missing=None if picture.missing is None else picture.missing[own],
+    )
+    return page, replace(restored, pixels=restored.pixels[own], uncertainty=restored.uncertainty[own])
+
+
+@torch.no_grad()
+def restore(fit: Fit, picture: Picture, plan: Plan, bands: Bands = Bands()) -> Restored:  # noqa: B008
+    """The restored picture. To be called on all ranks: each estimates those patches whose states it has."""
+    source = PatchSource(picture, plan.patch_size, plan.stride)
+    patches = source.reader(range(source.n_points), fit.units, fit.device, fit.model.pi.dtype)
+    found = torch.empty(2, *picture.noisy.shape, dtype=torch.float64)
+
+    def of_band(band: Band) -> Tensor:
+        mean, variance = _of_band(fit, patches, (picture.page_height, *picture.noisy.shape[1:]), plan, band)
+        return torch.stack([fit.units.to_data(mean), variance.sqrt() * fit.units.std])
+
+    bands.fill("states", found, picture.n_pages, of_band, is_joint=True)
+    return kept(Restored(*found.numpy()), picture) if plan.keep_observed else Restored(*found.numpy())
+
+
+def kept(restored: Restored, picture: Picture) -> Restored:
+    """The same with the known pixels as they were, if some are missing."""
+    if picture.known is not None:
+        np.copyto(restored.pixels, picture.noisy, where=picture.known)
+        np.copyto(restored.uncertainty, 0, where=picture.known)
+    return restored
+
+
+def _of_band(fit: Fit, patches: Reader, shape: tuple[int, ...], plan: Plan, band: Band) -> Tensor:
+    """(2, rows, W, C): mean and variance of its pixels, as the model sees them; `shape`: of a page."""
+    height, width, n_channels = shape
+    sums = Accumulator((height, width, n_channels), plan.patch_size, plan.stride, _weights(plan), band.rows)
+    rows, columns = nearest(shape, plan.patch_size, plan.train_stride, plan.stride)  # whose states are taken
+    page, own, n = band.page.start // height, fit.points.own, len(rows) * len(columns)
+    n_trained = int(rows[-1]) + int(columns[-1]) + 1  # of a page
+    reach = overlapping(sums.rows, plan.patch_size, band.rows)
+    for index in chunks(range(reach.start * len(columns), reach.stop * len(columns)), CHUNK, n):
+        trained = page * n_trained + rows[index // len(columns)] + columns[index % len(columns)]
+        is_own = (trained >= own.start) & (trained < own.stop)
+        if is_own.any():
+            index, trained = index[is_own], trained[is_own] - own.start
+            number = (page * n + index).to(fit.device)
+            packed = fit.points.sets.take(trained.to(fit.device))
+            sums.add(index, *_moments(fit, *patches.take(number), packed, number, plan.n_rounds))
+    sums.merge(fit.team)
+    return sums.result()
+
+
+def _weights(plan: Plan) -> Tensor:
+    return AVERAGES[plan.average](plan.patch_size)
+
+
+def take_back(picture: Picture, restored: Restored) -> Restored:
+    """What was restored of `picture.seen`, before its treatment."""
+    treatment = picture.treatment
+    if treatment is None or not treatment.steps:
+        return restored
+    return Restored(*treatment.back(restored.pixels, restored.uncertainty), treatment.noise_level)
+
+
+def _moments(
+    fit: Fit, x: Tensor, observed: Tensor | None, packed: Tensor, index: Tensor, n_rounds: int
+) -> tuple[Tensor, Tensor]:
+    """(B, D) each: mean and variance of the clean patches."""
+    model, config, engine = fit.model, fit.config, fit.engine
+    for round_ in range(n_rounds):
+        rng = Stream(derive(config.seed, "restore", round_), index)
+        packed = engine.e_step(model, config.ea, x, packed, rng, observed).packed
+    rows = significant_states(engine.e_step(model, config.ea, x, packed, None, observed), PRUNE)
+    return clean_moments(model, x, rows, observed, engine.products)

@@ -1,0 +1,190 @@
+"""Figures of a run: what the latents stand for, how training went, and the image before and after."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+
+from tvae.data.dataset import Dataset
+from tvae.inference.posterior import significant_states
+from tvae.io.atomic import write_atomically
+from tvae.model.packed import unpack
+from tvae.restoration.posterior_mean import Restored, first_page
+from tvae.runs.callbacks.noise_figure import draw_noise
+from tvae.training.trainer import Fit
+
+SHOWN = 2000  # pixels, at most, along a side of what is compared; larger pictures are thinned out
+BETWEEN = (0.2, 0.35, 0.6)  # colour between the pictures of a grid
+TITLES = {"elbo": "ELBO in nats per data point", "sigma": "sigma", "psnr": "PSNR in dB"}
+TRUE = {"elbo": "log_likelihood_true", "sigma": "sigma_true", "psnr": "psnr_input"}
+
+
+@dataclass(frozen=True, eq=False)
+class Results:
+    """What a run has come to."""
+
+    fit: Fit
+    dataset: Dataset
+    history: list[dict[str, Any]]  # a row for each epoch
+    facts: dict[str, Any]  # known beside the history: the truth, quality
+    restored: Restored | None = None
+
+
+@torch.no_grad()
+def one_hot_outputs(fit: Fit) -> torch.Tensor:
+    """(H, D): what each latent alone adds to the output of the state with none, in the data's units."""
+    model = fit.model
+    z = torch.eye(model.n_latents, dtype=model.pi.dtype, device=fit.device)
+    mu = model.decoder(z) - model.decoder(torch.zeros_like(z[:1]))
+    return mu.mul(fit.units.std).cpu()
+
+
+def as_grid(rows: torch.Tensor, shape: tuple[int, ...], own_scale: bool = False) -> np.ndarray:
+    """(H, D) -> one RGB picture in [0, 1] of all H, zero middle grey, on one scale or each on its own."""
+    height, width = shape[:2]
+    pictures = rows.reshape(len(rows), height, width, -1).numpy()
+    columns = math.ceil(math.sqrt(len(rows)))
+    n_rows = math.ceil(len(rows) / columns)
+    sizes = np.abs(pictures).max((1, 2, 3), keepdims=True)
+    pictures = pictures / np.maximum(sizes if own_scale else sizes.max(), 1e-12)
+    grid = np.empty((n_rows * (height + 1) + 1, columns * (width + 1) + 1, 3), dtype=np.float32)
+    grid[:] = BETWEEN
+    for i, picture in enumerate(pictures):
+        top, left = (i // columns) * (height + 1) + 1, (i % columns) * (width + 1) + 1
+        grid[top : top + height, left : left + width] = 0.5 + 0.5 * picture
+    return grid
+
+
+def draw_decoder(results: Results) -> Figure:
+    """The fields, most used first; of whitened data also as they are without the whitening."""
+    fit, dataset = results.fit, results.dataset
+    order = fit.model.pi.cpu().argsort(descending=True)
+    fields = one_hot_outputs(fit)[order]
+    whitening = dataset.whitening
+    panels = [("what each latent adds to the output, most used first", fields)]
+    if whitening is not None:
+        panels.append(("the same without the whitening", torch.from_numpy(whitening.colour(fields.numpy()))))
+    figure = Figure(figsize=(6 * len(panels), 6.4), layout="constrained")
+    for axes, (title, rows) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        axes.imshow(as_grid(rows, dataset.shape, own_scale=whitening is not None), interpolation="nearest")
+        axes.set_title(title)
+        axes.set_axis_off()
+    return figure
+
+
+@torch.no_grad()
+def draw_latents(results: Results) -> Figure:
+    """`pi`, sorted, and how many latents are on under q, over (at most 4096) data points."""
+    fit = results.fit
+    index = torch.arange(min(len(fit.points.own), 4096), device=fit.device)
+    x, observed = fit.points.rows(index)
+    step = fit.engine.e_step(fit.model, fit.config.ea, x, fit.points.sets.take(index), None, observed)
+    rows = significant_states(step, 1e-3)
+    n_on = unpack(rows.packed, fit.model.n_latents).sum(1)
+    figure = Figure(figsize=(8, 3.5), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    left.semilogy(fit.model.pi.sort(descending=True).values.cpu())
+    left.set_title("pi, sorted")
+    left.set_xlabel("latent")
+    right.hist(n_on.cpu(), np.arange(int(n_on.max()) + 2) - 0.5, weights=rows.weight.cpu() / len(index))
+    right.set_title("share of data points by latents that are on")
+    right.set_xlabel("latents that are on")
+    return figure
+
+
+def draw_training(results: Results) -> Figure:
+    """ELBO, sigma and PSNR over epochs, with what is known of the truth."""
+    history, facts = results.history, results.facts
+    names = [name for name in TITLES if any(row.get(name) is not None for row in history)]
+    figure = Figure(figsize=(4 * len(names), 3.5), layout="constrained")
+    for axes, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
+        known = [(row["epoch"], row[name]) for row in history if row[name] is not None]
+        axes.plot(*zip(*known, strict=True), marker="." if name == "psnr" else "", label="training data")
+        if name == "elbo" and history[0].get("elbo_test") is not None:
+            on_test = [row["elbo_test"] for row in history]
+            axes.plot([row["epoch"] for row in history], on_test, label="held-out data")
+            axes.legend()
+        if facts.get(TRUE[name]) is not None:
+            label = "of the noisy image" if name == "psnr" else "true"
+            line = axes.axhline(facts[TRUE[name]], color="k", linestyle=":", label=label)
+            axes.legend(handles=[line])
+        if name == "elbo":  # the first epochs, from random weights, would hide the rest
+            values = sorted(row[column] for row in history for column in ("elbo", "elbo_test") if row.get(column))
+            axes.set_ylim(bottom=values[len(values) // 10] - 0.1 * abs(values[-1] - values[len(values) // 10]))
+        axes.set_xlabel("epoch")
+        axes.set_title(TITLES[name])
+    return figure
+
+
+def draw_comparison(results: Results) -> Figure | None:
+    """Input, restored, uncertainty and difference (to the clean image where it is known, else to the input)."""
+    picture, restored, quality = results.dataset.picture, results.restored, results.facts
+    if picture is None or restored is None:
+        return None
+    step = math.ceil(max(picture.page_height, picture.noisy.shape[1]) / SHOWN)
+    picture, restored = first_page(picture, restored, step)
+    low, high = picture.image.low, picture.image.low + picture.image.peak
+    reference = picture.noisy if picture.clean is None else picture.clean
+    difference = np.abs(restored.pixels - reference)
+    if picture.clean is None and picture.known is not None:
+        difference = np.where(picture.known, difference, 0)
+
+    def in_db(name: str) -> str:
+        value = quality.get(name)
+        return "" if value is None else f"\nPSNR {value:.2f} dB"
+
+    other = "input" if picture.clean is None else "clean"
+    panels = [
+        ("input" + in_db("psnr_input"), picture.noisy, low, high, "gray"),
+        ("restored" + in_db("psnr"), restored.pixels, low, high, "gray"),
+        ("uncertainty", restored.uncertainty, 0, restored.uncertainty.max() or 1, "magma"),
+        (f"difference to {other}", difference, 0, difference.max() or 1, "magma"),
+    ]
+    height, width = picture.noisy.shape[:2]
+    figure = Figure(figsize=(16, 4 * height / width + 0.8), layout="constrained")
+    for axes, (title, pixels, bottom, top, colours) in zip(figure.subplots(1, 4), panels, strict=True):
+        is_map = colours == "magma"
+        shown = pixels.mean(-1) if is_map or pixels.shape[-1] == 1 else ((pixels - low) / picture.image.peak).clip(0, 1)
+        shown_as = axes.imshow(shown, cmap=colours, vmin=bottom, vmax=top, interpolation="nearest")
+        if is_map:
+            figure.colorbar(shown_as, ax=axes, shrink=0.8)
+        axes.set_title(title)
+        axes.set_axis_off()
+    return figure
+
+
+def draw_noise_of(results: Results) -> Figure | None:
+    """Variance against brightness, and correlation between neighbours."""
+    picture = results.dataset.picture
+    return None if picture is None or picture.noise_model is None else draw_noise(picture.noise_model)
+
+
+# File name -> what it shows; None: there is nothing to show.
+FIGURES: dict[str, Callable[[Results], Figure | None]] = {
+    "decoder.png": draw_decoder,
+    "latents.png": draw_latents,
+    "training.png": draw_training,
+    "comparison.png": draw_comparison,
+    "noise.png": draw_noise_of,
+}
+
+
+def write_figures(folder: Path, results: Results, names: Iterable[str] = tuple(FIGURES)) -> None:
+    for name in names:
+        figure = FIGURES[name](results)
+        if figure is not None:
+            save_figure(folder / name, figure)
+
+
+def save_figure(path: Path, figure: Figure) -> None:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=120)
+    write_atomically(path, buffer.getvalue())

@@ -1,0 +1,75 @@
+"""The pictures that a restoration leaves in the run directory: one table."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tvae.data.picture import Picture
+from tvae.io.image_encoding import holds_type
+from tvae.io.image_file import to_output, to_png, to_screen
+from tvae.io.stack_file import write_picture
+from tvae.restoration.posterior_mean import Restored, first_page
+
+
+def _restored_as_it_was(picture: Picture, restored: Restored) -> np.ndarray | None:
+    """Floating point, stacks, and whatever else a PNG cannot hold."""
+    is_shown = picture.image.layout is None and holds_type(".png", picture.image.dtype)
+    return None if is_shown else to_output(restored.pixels, picture.image)
+
+
+def _shown_uncertainty(picture: Picture, restored: Restored) -> np.ndarray:
+    shown = restored.uncertainty.mean(-1)
+    return (255 * shown / uncertainty_scale(restored)).round().astype("uint8")
+
+
+def uncertainty_scale(restored: Restored) -> float:
+    """What white stands for in uncertainty.png."""
+    return float(restored.uncertainty.mean(-1).max()) or 1.0
+
+
+def _uncertainty_as_it_is(picture: Picture, restored: Restored) -> np.ndarray:
+    values, layout = restored.uncertainty.astype(np.float32), picture.image.layout
+    return values if layout is None else layout.with_channels(values.shape[2]).from_tall(values)
+
+
+# File name -> its pixels, of stacks in PNG files those of the first page; None: this picture has no such file.
+OUTPUT_PICTURES: dict[str, Callable[[Picture, Restored], np.ndarray | None]] = {
+    "input.png": lambda picture, restored: to_png(picture.noisy, picture.image),
+    "restored.png": lambda picture, restored: to_png(restored.pixels, picture.image),
+    "restored.tiff": _restored_as_it_was,
+    "uncertainty.png": _shown_uncertainty,
+    "uncertainty.tiff": _uncertainty_as_it_is,
+}
+
+
+def write_pictures(directory: Path, picture: Picture, restored: Restored) -> dict[str, str]:
+    """Returns the SHA-256 of each file."""
+    written = {}
+    for name, pixels_of in OUTPUT_PICTURES.items():
+        is_whole = name.endswith(".tiff")
+        pixels = pixels_of(*((picture, restored) if is_whole else first_page(picture, restored)))
+        if pixels is not None:
+            layout = picture.image.layout if is_whole else None
+            if layout is not None and "uncertainty" in name:
+                layout = layout.with_channels(picture.noisy.shape[2])
+            write_picture(directory / name, pixels, layout, picture.image.scale)
+            written[name] = hashlib.sha256((directory / name).read_bytes()).hexdigest()
+    return written
+
+
+def changed_pictures(directory: Path, written: Any) -> list[Path]:
+    """Those that are there, but no longer as `write_pictures` has left them; `written`: what it returned, if known."""
+    known = written if isinstance(written, dict) else {}
+    files = [(directory / name, known.get(name)) for name in OUTPUT_PICTURES if (directory / name).is_file()]
+    return [file for file, expected in files if expected not in (None, hashlib.sha256(file.read_bytes()).hexdigest())]
+
+
+def as_shown(picture: Picture, pixels: np.ndarray) -> np.ndarray:
+    """(h, W, 1 or 3) in [0, 1]: pixels (H, W, C) of the picture, the first page of a stack, on a screen."""
+    array = to_screen(pixels[: picture.page_height], picture.image)
+    return (array[..., None] if array.ndim == 2 else array) / 255

@@ -1,0 +1,137 @@
+"""What a run shows of itself: an opening and a closing line, and between them how far it has come.
+
+A bar on terminals and in notebooks, as plain text that needs nothing installed; elsewhere a line for each epoch, and
+one now and then in whatever takes long.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+from tqdm.contrib.logging import logging_redirect_tqdm
+
+from tvae.training.trainer import Fit
+
+log = logging.getLogger("tvae.train")
+
+SECONDS_SILENT = 30.0  # between lines, where there is no bar
+
+
+def has_bar() -> bool:
+    """Whether what is written is seen at once, and can be written over: a terminal, or a notebook."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return hasattr(shell, "kernel") or sys.stderr.isatty()
+
+
+class Stage:
+    """A part of a run, and how much of it is done."""
+
+    def __init__(self, bar: tqdm, name: str, is_told: bool):
+        self.bar, self.name, self.is_told = bar, name, is_told
+        self.told_at = time.monotonic()
+
+    def move(self, done: float) -> None:
+        """To so many of the bar's total; costs next to nothing, so that it can be called after every step."""
+        self.bar.update(done - self.bar.n)
+        if self.is_told and self.bar.disable and time.monotonic() - self.told_at > SECONDS_SILENT:
+            self.tell(f"{self.name} {self.shown(done)}")
+
+    def shown(self, done: float) -> str:
+        return f"{done:.0%}"
+
+    def tell(self, line: str) -> None:
+        self.told_at = time.monotonic()
+        log.info("%s", line)
+
+
+class Training(Stage):
+    """The stage whose steps are epochs."""
+
+    def __init__(self, bar: tqdm, fit: Fit, is_told: bool):
+        super().__init__(bar, "epoch", is_told)
+        self.fit = fit
+
+    def shown(self, done: float) -> str:
+        return f"{int(done) + 1}/{self.fit.n_epochs}: {done % 1:.0%}"
+
+    def moves(self) -> bool:
+        """To be asked before each minibatch; the answer is no: it does not stop the training."""
+        self.move(self.fit.epoch + self.fit.batch / self.fit.n_batches)
+        return False
+
+    def end_epoch(self, row: dict[str, Any]) -> None:
+        """`row`: what history has of it."""
+        values = {"ELBO": f"{row['elbo']:.3f}", "sigma": f"{row['sigma']:.4g}"}
+        if row["elbo_test"] is not None:
+            values["held-out"] = f"{row['elbo_test']:.3f}"
+        if row.get("psnr") is not None:
+            values["PSNR"] = f"{row['psnr']:.2f} dB"
+        self.bar.set_postfix(values, refresh=False)
+        self.bar.update(row["epoch"] - self.bar.n)
+        if self.is_told and self.bar.disable:
+            words = "  ".join(f"{name} {value}" for name, value in values.items())
+            words += f"  new states {row['n_accepted']:.2f}  {row['seconds']:.2f} s"
+            self.tell(f"epoch {row['epoch']}/{self.fit.n_epochs}  {words}")
+
+
+@contextmanager
+def training(fit: Fit, is_told: bool) -> Iterator[Training]:
+    """`is_told`: in lines, where there can be no bar."""
+    layout = "{desc}{percentage:3.0f}%|{bar}| {n:.4g}/{total:.0f} epochs [{elapsed}<{remaining}{postfix}]"
+    with _bar(fit, fit.epoch, fit.n_epochs, layout) as bar:
+        yield Training(bar, fit, is_told)
+
+
+@contextmanager
+def restoring(fit: Fit, stages: dict[str, float], is_told: bool) -> Iterator[Callable[[str, float], None]]:
+    """What follows the training, in `stages` with their times.
+
+    What is yielded wants to be told the stage and how much of it is done.
+    """
+    layout = "restoring: {percentage:3.0f}%|{bar}| [{elapsed}<{remaining}]"
+    whole_time = sum(stages.values()) or 1.0
+    share_of = {stage: seconds / whole_time for stage, seconds in stages.items()}
+    before = dict(zip(stages, itertools.accumulate(share_of.values(), initial=0.0), strict=False))
+    with _bar(fit, 0, 1, layout) as bar:
+        whole = Stage(bar, "restoring", is_told)
+        yield lambda stage, share: whole.move(before[stage] + share * share_of[stage]) if stage in before else None
+        whole.bar.update(1 - whole.bar.n)
+
+
+@contextmanager
+def _bar(fit: Fit, done: float, total: float, layout: str) -> Iterator[tqdm]:
+    is_hidden = not (fit.team.is_leader and has_bar())
+    with (
+        logging_redirect_tqdm([logging.getLogger("tvae")]),
+        tqdm(initial=done, total=total, bar_format=layout, disable=is_hidden) as bar,
+    ):
+        yield bar
+
+
+def summary(metrics: dict[str, Any], path: Path) -> str:
+    """The last line of a finished run."""
+    words = [
+        f"finished in {as_time(metrics['seconds_total'])}: "
+        f"ELBO {metrics['elbo']:.4f}, sigma {metrics['sigma']:.4g}"
+    ]  # fmt: skip
+    if metrics["psnr"] is not None:
+        before = "" if metrics["psnr_input"] is None else f" (input {metrics['psnr_input']:.2f} dB)"
+        words.append(f"PSNR {metrics['psnr']:.2f} dB{before}, SSIM {metrics['ssim']:.4f}")
+        if metrics.get("psnr_model") is not None:
+            words.append(f"the model alone {metrics['psnr_model']:.2f} dB")
+    words.append(f"results in {path}")
+    return "; ".join(words)
+
+
+def as_time(seconds: float) -> str:
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.1f} minutes" if seconds < 6000 else f"{seconds / 3600:.1f} hours"

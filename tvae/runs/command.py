@@ -1,0 +1,232 @@
+"""What every command shares: starting Hydra, and ending with an exit code, and a line for what went wrong.
+
+0 done; 2 a mistake in what the user gave, a line for each; 1 anything else, also an interruption.
+HYDRA_FULL_ERROR=1 in the environment shows tracebacks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import string
+import sys
+import tempfile
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+
+from tvae import __version__
+from tvae.config.checks import resolve
+from tvae.config.every_option import help_text
+from tvae.config.messages import check_globs, explain, one_line
+from tvae.config.paths_as_typed import as_typed, is_sweep
+from tvae.config.placement import (
+    check_environment,
+    cores_of_task,
+    local_rank,
+    local_size,
+    n_cores,
+    rank_here,
+)
+from tvae.config.schema import Config, register
+from tvae.errors import UserError, refuse
+from tvae.io.atomic import NO_ROOM
+from tvae.runs.distributed.connection import (
+    is_first_attempt,
+    is_known_to_all,
+    join,
+    leave,
+    n_joined,
+    sharing_failures,
+    wait_until_told,
+)
+from tvae.runs.distributed.ranks import LostRank, Ranks
+from tvae.runs.logs import log_to_terminal
+from tvae.runs.made_directories import remove_made
+from tvae.runs.result import tell_result
+from tvae.runs.signals import LAUNCHED_BY, Interrupted, at_work, end_with_launcher, raise_interrupts
+from tvae.starting import INTERRUPTED
+
+NAME_MAX = 150  # characters of a run's directory name, before the rest is replaced by a hash
+
+
+def run_name(overrides: str) -> str:
+    """A run's directory name from its overrides: one path component, whatever the values hold."""
+    plain = string.ascii_letters + string.digits + "=,.+-_"
+    name = "".join(c if c in plain else "_" for c in overrides).strip(".") or "default"
+    if name == overrides and len(name) <= NAME_MAX:
+        return name
+    digest = hashlib.sha256(overrides.encode(errors="surrogateescape")).hexdigest()  # a name may be no UTF-8
+    return name if overrides == "" else f"{name[:NAME_MAX]}-{digest[:8]}"
+
+
+register()
+OmegaConf.register_new_resolver("run_name", run_name, replace=True)
+
+
+TRACEBACKS = "TVAE_TRACEBACKS"  # in the environment: 1 if the user has asked for them by HYDRA_FULL_ERROR=1
+FAILURES = "TVAE_FAILURES"  # in the environment: the file to which jobs of a multirun add what went wrong
+
+
+def run(task: Callable[[Config, Path], object], cfg: DictConfig) -> None:
+    """The body of a Hydra job: `task` on the checked configuration and the run directory."""
+    with at_work:
+        _run(task, cfg)
+
+
+def _run(task: Callable[[Config, Path], object], cfg: DictConfig) -> None:
+    path = Path(HydraConfig.get().runtime.output_dir)
+    is_multirun = HydraConfig.get().mode == RunMode.MULTIRUN
+    try:
+        if _is_joblib() and "TORCHELASTIC_RUN_ID" in os.environ:
+            raise UserError("hydra/launcher=joblib: not under torchrun; jobs side by side, or processes of one job")
+        if _is_joblib():
+            end_with_launcher()
+        ranks = join()
+        log_to_terminal(f"{path.name}: " if _is_joblib() else "")
+        with sharing_failures():
+            config = resolve(cfg)
+            refuse(
+                config.task != Config.task, f"task={config.task}: is for a command to set; python -m tvae.{config.task}"
+            )
+            config.threads = config.threads or threads_of_job()
+            config.restart = config.restart and is_first_attempt()  # else it would throw away what that one has saved
+            path = _shared(path, ranks)
+            task(config, path)
+        if ranks.is_leader:
+            tell_result(config, path)
+    except Exception as error:
+        remove_made(path)  # by whichever rank has made it
+        if is_multirun and is_known_to_all(error) and not isinstance(error, (Interrupted, LostRank)):
+            _note_failure(f"{path}: {one_line(error)}")
+            raise  # Hydra continues with the other jobs and raises this again at the end
+        _end(error)
+
+
+def _shared(path: Path, ranks: Ranks) -> Path:
+    """The leader's run directory, for all ranks."""
+    theirs = Path(ranks.gather(str(path))[0])
+    if theirs != path:
+        with suppress(OSError):
+            path.rmdir()  # Hydra has made it, for a name that depends on the time
+    return theirs
+
+
+def _is_joblib() -> bool:
+    """Whether this job is one of several that joblib runs side by side."""
+    return HydraConfig.get().mode == RunMode.MULTIRUN and "joblib" in HydraConfig.get().launcher._target_
+
+
+def _note_failure(line: str) -> None:
+    """For the list at the end; the job may be in another process, and on a machine that does not see the file."""
+    with (
+        suppress(KeyError, OSError),
+        open(os.environ[FAILURES], "a", encoding="utf-8", errors="backslashreplace") as file,
+    ):
+        file.write(f"{line}\n")
+
+
+def threads_of_job() -> int | None:
+    """A share of the cores for each of the ranks or jobs on this machine; None if there is only one at a time."""
+    if cores_of_task() is not None:
+        return cores_of_task()
+    if local_size() > 1:
+        return max(1, n_cores() // local_size())
+    if not _is_joblib():
+        return None
+    n_jobs = HydraConfig.get().launcher.n_jobs or 1
+    return max(1, n_cores() // (n_jobs if n_jobs > 0 else n_cores()))
+
+
+def launch(job: Callable[[], None], about: str | None, shorthand: Sequence[str] = ()) -> None:
+    """Start a `hydra.main` function from the command line.
+
+    `about`: what `--help` says first; `shorthand`: options that bare words stand for.
+    """
+    raise_interrupts()
+    os.environ[TRACEBACKS] = os.environ.get("HYDRA_FULL_ERROR", "0")
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra hands its exceptions on, instead of printing and exiting with 1
+    threading.excepthook, sys.excepthook = _end_of_thread, sys.__excepthook__
+    try:
+        check_environment()
+        log_to_terminal()
+        sys.argv[1:] = as_typed(sys.argv[1:], shorthand)
+        if {"-h", "--help"} & {*sys.argv[1:]}:
+            print(help_text(_name(), about or "", shorthand, [word for word in sys.argv[1:] if "=" in word]))
+            return
+        if "--version" in sys.argv[1:]:  # Hydra would tell its own
+            print(f"tvae {__version__}")
+            return
+        check_globs(sys.argv[1:] if is_sweep(sys.argv[1:]) else [])
+        with tempfile.TemporaryDirectory(prefix="tvae-") as folder:
+            _launch(job, Path(folder) / "failures")
+    except KeyboardInterrupt:
+        if os.environ.get("RANK", "0") == "0":
+            print(INTERRUPTED, file=sys.stderr)
+        sys.exit(1)
+    except Exception as error:
+        _end(error)
+
+
+def _launch(job: Callable[[], None], failures: Path) -> None:
+    """`failures`: the file to which jobs add what went wrong."""
+    os.environ[FAILURES], os.environ[LAUNCHED_BY] = str(failures), str(os.getpid())
+    try:
+        job()
+        leave()
+    finally:
+        if failures.exists() and rank_here() == 0:
+            lines = failures.read_text("utf-8", "backslashreplace").splitlines()
+            print("jobs that failed:", *lines, sep="\n  ", file=sys.stderr)
+
+
+def _name() -> str:
+    """What this command is called by."""
+    called = Path(sys.argv[0])
+    return f"python -m tvae.{called.stem}" if called.suffix == ".py" else called.name
+
+
+def _end_of_thread(end: threading.ExceptHookArgs) -> None:
+    """A full disk is met by the thread that writes for TensorBoard, and told by the main one, which is handed it."""
+    if not (isinstance(end.exc_value, OSError) and end.exc_value.errno in NO_ROOM):
+        threading.__excepthook__(end)
+
+
+def callable_as(module: str, function: str) -> None:
+    """Let a command's module be called like the function of `tvae.api` whose name it has: `tvae.denoise(image)`."""
+
+    class CallableModule(ModuleType):
+        def __call__(self, *args: Any, **options: Any) -> Any:
+            from tvae import api
+
+            return getattr(api, function)(*args, **options)
+
+    sys.modules[module].__class__ = CallableModule
+
+
+def _end(error: Exception) -> None:
+    """Say what is wrong and end the process, or let an unforeseen error through."""
+    explained = explain(error)
+    if explained is None:
+        raise error
+    lines, code = explained
+    # Of what all ranks know, the leader tells; of what goes wrong before they are joined, the first on each machine.
+    rank, is_others = 0, False
+    with suppress(UserError):  # it may be the environment that is wrong
+        rank, is_others = rank_here(), getattr(error, "is_shared", False) if n_joined() else local_rank() > 0
+    who = f"process {rank}: " if rank else ""
+    if os.environ.get(TRACEBACKS) == "1":
+        traceback.print_exception(error)
+    for line in lines if not (rank and is_others) else ():
+        print(f"error: {who}{line}" if code == 2 else f"{who}{line}", file=sys.stderr)
+    if getattr(error, "is_shared", False):
+        wait_until_told()
+    sys.exit(code)

@@ -1,0 +1,146 @@
+"""Every picture of a folder, or that a pattern matches: one model for each, or `shared=true` one for all.
+
+The run directory holds `runs/NAME` for each picture, `restored/NAME` (or `output=FOLDER`) with the results beside each
+other, and the table of them. What is done already is skipped; what goes wrong with one picture is told at the end.
+"""
+
+from __future__ import annotations
+
+import glob
+import logging
+import os
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tvae.config.messages import one_line
+from tvae.config.schema import Config
+from tvae.errors import Failure, UserError, refuse
+from tvae.io.atomic import check_writable
+from tvae.io.image_encoding import KINDS
+from tvae.runs.distributed.connection import is_known_to_all, join, sharing_failures
+from tvae.runs.distributed.ranks import LostRank
+from tvae.runs.files import CHECKPOINT, CONFIG, PAGE, RESTORED_DIR, RUNS_DIR, SHARED_MODEL, TABLE
+from tvae.runs.folder_report import Row, write_report
+from tvae.runs.signals import Interrupted
+
+log = logging.getLogger("tvae.train")
+
+FOLLOWING = ("clean", "mask")  # options that may be folders with files of the same names
+
+
+class SomeFailed(Failure):
+    """Of the pictures of a folder; all others are done."""
+
+    is_shared = True  # so is each of the failures
+
+
+@dataclass(frozen=True)
+class Task:
+    """One picture of a folder."""
+
+    name: str  # of its result
+    config: Config
+    path: Path  # its run directory
+
+
+def is_folder(image: str | None) -> bool:
+    """Whether it is a folder, or a pattern that is not the name of a file itself."""
+    return image is not None and (os.path.isdir(image) or (not os.path.exists(image) and glob.has_magic(image)))
+
+
+def check_folder(config: Config, path: Path) -> None:
+    """Before anything is written: raise `UserError` without pictures, or where results cannot be written.
+
+    A directory may hold files of the names that a folder's run has, and that are no run's.
+    """
+    pictures_of(str(config.image))
+    if config.output is not None:
+        folder, what = Path(config.output).absolute(), f"output={config.output}"
+        refuse(folder.is_file(), f"{what}: is a file; of a folder the results are a folder")
+        check_writable(next(each for each in (folder, *folder.parents) if each.exists()), "results", what)
+    is_runs = (path / CONFIG).exists() or (path / RUNS_DIR).exists()
+    for name in (TABLE, PAGE, SHARED_MODEL):
+        refuse(
+            (path / name).exists() and not is_runs,
+            f"{path}: holds a {name} that is no run's; name another hydra.run.dir",
+        )
+
+
+def restore_folder(config: Config, path: Path, restore_one: Callable[[Config, Path], dict[str, Any]]) -> dict[str, Any]:
+    """All pictures of `config.image`, in `path`; returns how many there are of each status.
+
+    `restore_one`: trains on a picture and restores it in a run directory of its own.
+    """
+    files, ranks = pictures_of(str(config.image)), join()
+    config.output = str(Path(config.output or path / RESTORED_DIR))
+    if ranks.is_leader:
+        for folder in (path / RUNS_DIR, Path(config.output)):
+            folder.mkdir(parents=True, exist_ok=True)
+    ranks.meet()
+    rows: list[Row] = []
+    for i, task in enumerate(tasks_of(config, files, path)):
+        log.info("%d of %d: %s", i + 1, len(files), task.config.image)
+        try:
+            with sharing_failures():
+                done = Row.of(task.name, task.path, restore_one(task.config, task.path))
+            rows.append(done)
+        except (Interrupted, LostRank):
+            raise
+        except Exception as error:
+            if not is_known_to_all(error):
+                raise  # the others may be in the middle of the picture
+            ranks = join()
+            rows.append(Row(task.name, "failed", problem=one_line(error)))
+            if ranks.is_leader:
+                log.error("%s: %s", task.name, rows[-1].problem)
+        if ranks.is_leader:
+            write_report(path, rows)
+    failed = [row for row in rows if row.status == "failed"]
+    if failed:
+        n_done = f"{len(rows) - len(failed)} of {len(rows)} pictures are done ({path / TABLE}); these failed:"
+        raise SomeFailed(n_done, *(f"  {row.name}: {row.problem}" for row in failed))
+    return dict(Counter(row.status for row in rows))
+
+
+def pictures_of(pattern: str) -> list[Path]:
+    """The pictures in a folder or that match a pattern, in the order of their names."""
+    is_run = os.path.isdir(pattern) and (Path(pattern) / CHECKPOINT).exists()
+    refuse(is_run, f"image={pattern}: is the directory of a run; run={pattern} restores from it")
+    found = Path(pattern).iterdir() if os.path.isdir(pattern) else map(Path, glob.glob(pattern, recursive=True))
+    files = sorted(each for each in found if each.suffix.lower() in KINDS and not each.name.startswith("."))
+    files = [each for each in files if each.is_file()]
+    refuse(not files, f"image={pattern}: no picture there ({', '.join(KINDS)})")
+    return files
+
+
+def tasks_of(config: Config, files: list[Path], path: Path) -> list[Task]:
+    names = _names(files)
+    return [
+        Task(name, _config_of(config, file, str(Path(str(config.output)) / name)), path / RUNS_DIR / name)
+        for file, name in zip(files, names, strict=True)
+    ]
+
+
+def _names(files: list[Path]) -> list[str]:
+    """Those of the files, or where two are the same, those of their folders with them."""
+    names = [file.name for file in files]
+    if len({*names}) == len(names):
+        return names
+    common = os.path.commonpath([file.parent for file in files])
+    return ["_".join(file.relative_to(common).parts) for file in files]
+
+
+def _config_of(config: Config, file: Path, output: str) -> Config:
+    """That of one picture; files that go with it have its name, or are the same for all."""
+    own = replace(config, image=str(file), output=output)
+    for option in FOLLOWING:
+        given = getattr(config, option)
+        if given is not None and os.path.isdir(given):
+            beside = Path(given) / file.name
+            if not beside.exists():
+                raise UserError(f"{option}={given}: has no {file.name}")
+            setattr(own, option, str(beside))
+    return own

@@ -1,0 +1,71 @@
+"""What a run will do and take, said in one line before it begins: picture, model, time and memory."""
+
+from __future__ import annotations
+
+import logging
+import math
+
+from tvae.config.schema import Config
+from tvae.data.dataset import Dataset
+from tvae.data.picture import Picture, size_of
+from tvae.data.sets.image import ImageConfig
+from tvae.restoration.cost import ENDING, e_step_seconds, seconds_by_states, stages
+from tvae.restoration.memory import bytes_needed
+from tvae.runs.callbacks.progress import as_time
+from tvae.training.trainer import Fit
+
+log = logging.getLogger(__name__)
+
+
+def opening(config: Config, fit: Fit, dataset: Dataset) -> str:
+    """The line. Where a run is resumed, the time is that of what is left."""
+    picture, options = dataset.picture, config.dataset
+    if picture is None or not isinstance(options, ImageConfig):
+        what = f"{options.name}: {fit.points.n_points} data points of {dataset.source.n_values} values"
+        patches = ""
+        seconds = _training_seconds(fit)
+    else:
+        noise = picture.noise * 255 / picture.grey_range
+        what = f"{config.image or options.name}: {_shown(picture)}, noise about {noise:.3g} of 255"
+        patches = f"patches of {options.patch_size}x{options.patch_size}, "
+        seconds = _training_seconds(fit) + _restoration_seconds(config, fit, picture)
+    epochs = f"{fit.n_epochs} epochs" if fit.epoch == 0 else f"{fit.n_epochs - fit.epoch} of {fit.n_epochs} epochs left"
+    model = f"{patches}{fit.model.n_latents} latents, {epochs}"
+    memory = bytes_needed(config, dataset, has_states=True) / 2**30
+    return f"{what}; {model}; about {as_time(seconds)} and {memory:.1f} GB of memory"
+
+
+def _shown(picture: Picture) -> str:
+    missing = 0.0 if picture.missing is None else 100 * float(picture.missing.mean())
+    colours = "" if picture.noisy.shape[2] == 3 else " grey"
+    return f"{size_of(picture.image)}{colours}, {missing:.3g} % missing"
+
+
+def _training_seconds(fit: Fit) -> float:
+    """The rest of a visit takes about as long as its E-step."""
+    n_visits = (fit.n_epochs - fit.epoch) * fit.n_batches * math.ceil(fit.batch_size / fit.team.size)
+    return 2 * e_step_seconds(fit) * n_visits
+
+
+def _restoration_seconds(config: Config, fit: Fit, picture: Picture) -> float:
+    """Of looks at the picture now and then, and of its restoration at the end."""
+    n_looks = math.ceil((fit.n_epochs - fit.epoch) / config.restore_every)
+    return n_looks * seconds_by_states(config, fit, picture) + sum(stages(config, fit, picture).values()) + ENDING
+
+
+def tell_untold_noise(config: Config, picture: Picture | None) -> None:
+    """Of a picture whose noise was looked for and not found out; with the run, for what is refused has no noise."""
+    if picture is None or picture.noise_model is not None or config.noise_model != "auto":
+        return
+    if picture.missing is None or not config.keep_known:  # else its known values count as exact
+        log.info("noise: taken to be white Gaussian; too little of the picture is known, or it is too small, to tell")
+
+
+def warn_of_blind_patches(fit: Fit, dataset: Dataset) -> None:
+    """Warn of patches without a known pixel: they get the mean of the states' outputs under the prior."""
+    n_blind = sum(fit.team.gather(dataset.source.n_blind(fit.points.own)))
+    if n_blind and fit.team.is_leader:
+        log.warning(
+            "%d of %d patches have no known pixel; what is restored there is what the model expects of any patch "
+            "(a larger dataset.patch_size reaches further)", n_blind, fit.points.n_points,
+        )  # fmt: skip

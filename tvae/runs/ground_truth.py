@@ -1,0 +1,26 @@
+"""What is known of the truth behind the data, for comparison with what a run finds."""
+
+from __future__ import annotations
+
+import torch
+
+from tvae.config.schema import Config
+from tvae.data.dataset import Dataset
+from tvae.inference.states import all_states
+from tvae.model.units import Units
+from tvae.model.vae import log_likelihood
+
+
+@torch.no_grad()
+def known_facts(config: Config, dataset: Dataset) -> dict[str, float]:
+    """Values of metrics.json, beside ELBO and sigma."""
+    if dataset.picture is not None and config.noise is not None and config.corruption not in ("poisson", "jpeg"):
+        return {"sigma_true": config.noise * dataset.picture.image.peak / 255}
+    if dataset.truth is None:
+        return {}
+    truth, source = dataset.truth, dataset.source
+    everything = source.reader(range(source.n_points), Units(), truth.pi.device, truth.pi.dtype)
+    x, observed = everything.take(torch.arange(source.n_points))
+    z = all_states(truth.n_latents).to(truth.pi.dtype)
+    exact = log_likelihood(truth, x, z, observed).mean().item()
+    return {"log_likelihood_true": exact, "sigma_true": truth.likelihood.sigma(Units())}

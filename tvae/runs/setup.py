@@ -1,0 +1,72 @@
+"""Training at its start: from a configuration and data to a `Fit`, on the device and threads that suit the work."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from tvae.backends import choose_engine
+from tvae.config.placement import choose_device, choose_threads
+from tvae.config.schema import Config
+from tvae.data.dataset import Dataset
+from tvae.data.mapped import MappedSets
+from tvae.errors import UserError
+from tvae.inference.streams import generator
+from tvae.model.units import Units
+from tvae.model.vae import start_model
+from tvae.runs.files import STATES
+from tvae.training.points import Points, StateSets
+from tvae.training.source import Source, units_of
+from tvae.training.team import ALONE, Team
+from tvae.training.trainer import Fit
+
+
+def make_fit(
+    config: Config, dataset: Dataset, folder: Path | None = None, team: Team = ALONE, units: Units | None = None
+) -> Fit:
+    """`folder`: of the states, where they are to be in a file; `units`: of a model that is there."""
+    source = dataset.source
+    torch.set_num_threads(config.threads or choose_threads(batch_cost(config, source.n_values)))
+    units = units or units_for(config, dataset)  # whose last digit depends on the threads
+    device, dtype = choose_device(config.device, config.precision), getattr(torch, config.precision)
+    variance = source.known_values().double().var(correction=0).item()
+    start = start_model(config.model, source.n_values, variance, units, generator(config.seed, "weights"))
+    make_sets: Callable[[tuple[int, ...]], StateSets] = StateSets
+    if config.states.memmap:
+        assert folder is not None
+        path = folder / STATES.format(team.rank)
+        make_sets = lambda shape: MappedSets(path, shape)  # noqa: E731
+
+    def points(of: Source, sets: Callable[[tuple[int, ...]], StateSets] = StateSets) -> Points:
+        made = Points(of, team, units, device, dtype, sets)
+        made.draw_states(start.pi, config.states, config.seed)
+        return made
+
+    model = copy.deepcopy(start).to(device, dtype)
+    if config.compile:
+        model.decoder.rest = torch.compile(model.decoder.rest)  # type: ignore[method-assign]
+    imputes = config.model.impute and source.is_masked
+    engine = choose_engine(model, config.ea, imputes, source.is_masked and config.model.solver == "exact")
+    held_out = None if dataset.held_out is None else points(dataset.held_out)
+    return Fit(config, model, engine, points(source, make_sets), units, held_out, team)
+
+
+def units_for(config: Config, dataset: Dataset) -> Units:
+    """Those the model sees; data that cannot be standardised are refused."""
+    units = units_of(dataset.source, config.dataset.standardise)
+    if units.std == 0:
+        raise UserError("the data are constant: there is nothing to learn")
+    return units
+
+
+def batch_cost(config: Config, n_values: int) -> int:
+    """Multiplications that a dense evaluation of a minibatch's states takes."""
+    assert config.model.n_latents is not None
+    assert config.model.hidden is not None
+    assert config.batch_size is not None
+    sizes = [config.model.n_latents, *config.model.hidden, n_values]
+    return config.batch_size * config.states.n_states * sum(a * b for a, b in itertools.pairwise(sizes))

@@ -1,0 +1,109 @@
+"""A trained model on its own, to restore other pictures of the same kind: one frame is trained on, many are restored.
+
+Parameters stay as they are. The states of another picture's patches are searched for by some E-steps, from the same
+states that training starts from; what follows is the restoration of any picture.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from omegaconf import OmegaConf
+
+from tvae.config.checks import parse_config
+from tvae.config.paths_as_typed import as_written
+from tvae.config.recipe import prepare
+from tvae.config.schema import Config
+from tvae.data.picture import Picture
+from tvae.data.sets.image import ImageConfig
+from tvae.errors import UserError, refuse
+from tvae.inference.streams import derive
+from tvae.io.regular import check_regular
+from tvae.io.sealed import DamagedCheckpoint, read, understood, write
+from tvae.model.units import Units
+from tvae.model.vae import Model, restore_model
+from tvae.restoration.cost import stages
+from tvae.restoration.posterior_mean import Restored
+from tvae.restoration.tiling import Bands
+from tvae.runs.callbacks.progress import restoring
+from tvae.runs.distributed.ranks import Ranks
+from tvae.runs.restoring import restore_picture
+from tvae.runs.run_directory import check_ranks
+from tvae.runs.session import Session
+from tvae.runs.setup import make_fit
+
+N_ROUNDS = 3  # of E-steps for a picture that was not trained on
+
+
+def is_model(path: Path) -> bool:
+    """Whether a file is what `Trained.save` writes."""
+    try:
+        return "options" in read(path)
+    except DamagedCheckpoint:
+        return False
+
+
+class Trained:
+    def __init__(self, config: Config, model: Model, units: Units):
+        """`config`: with every option filled in for the picture that was trained on."""
+        self.config, self.model, self.units = config, model, units
+
+    @classmethod
+    def on(cls, config: Config, picture: Picture, ranks: Ranks = Ranks()) -> Trained:  # noqa: B008
+        """Trained on a picture or a stack."""
+        n_threads = torch.get_num_threads()
+        try:
+            config, dataset = prepare(config, picture)
+            check_ranks(config, dataset, dataset.fingerprint(), ranks)
+            session = Session(config, dataset, None, ranks)
+            session.try_starts()
+            session.loop()
+        finally:
+            torch.set_num_threads(n_threads)
+        return cls(session.config, session.fit.model, session.fit.units)
+
+    def restore(self, picture: Picture, ranks: Ranks = Ranks(), is_told: bool = False) -> Restored:  # noqa: B008
+        """A picture of the same number of channels, in the same units; `is_told`: also where there can be no bar."""
+        options = self.config.dataset
+        assert isinstance(options, ImageConfig)
+        assert options.patch_size is not None
+        n_values, n_channels = self.model.decoder.n_outputs, picture.noisy.shape[2]
+        refuse(
+            n_values != options.patch_size**2 * n_channels,
+            f"{n_channels} channels, but the model is of pictures with {n_values // options.patch_size**2}",
+        )
+        open_again = replace(options, train_stride=None)  # by the size of this picture
+        n_threads = torch.get_num_threads()
+        try:
+            config, dataset = prepare(replace(self.config, dataset=open_again), picture)
+            check_ranks(config, dataset, dataset.fingerprint(), ranks)
+            fit = make_fit(config, dataset, None, ranks, self.units)
+            fit.model.load({name: value.to(fit.device) for name, value in self.model.parameters_by_name().items()})
+            for i in range(N_ROUNDS):
+                fit.search(fit.points, derive(config.seed, "other picture", i))
+            with restoring(fit, stages(config, fit, picture), is_told) as watch:
+                return restore_picture(fit, picture, config, Bands(ranks, watch))
+        finally:
+            torch.set_num_threads(n_threads)
+
+    def save(self, path: Path) -> None:
+        """Options, parameters and units; whole or not at all. Of what is there already, only a model is replaced."""
+        refuse(not path.parent.is_dir(), f"{path}: there is no folder {path.parent}")
+        refuse(path.is_dir(), f"{path}: is a folder; name a file in it")
+        refuse(path.exists() and not is_model(path), f"{path}: exists already, and is no model")
+        parameters = {name: value.cpu() for name, value in self.model.parameters_by_name().items()}
+        about = {**self.model.spec(), "units": [self.units.mean, self.units.std]}
+        write(path, {"options": OmegaConf.to_yaml(as_written(self.config)), "parameters": parameters, **about})
+
+    @classmethod
+    def load(cls, path: Path) -> Trained:
+        check_regular(path)
+        refuse(not path.exists(), f"{path}: no such file")
+        content = read(path)
+        if "options" not in content:
+            raise UserError(f"{path}: no model of pictures; a run directory is restored from by run=DIR")
+        with understood(path):
+            model = restore_model(content, content["parameters"])
+            return cls(parse_config(content["options"], path), model, Units(*content["units"]))

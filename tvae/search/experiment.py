@@ -1,0 +1,39 @@
+"""From a trial's options to a configuration, and from the best one to an experiment that can be run."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+
+from hydra import compose
+from omegaconf import OmegaConf, open_dict
+from optuna.trial import FrozenTrial, Trial
+
+from tvae.config.checks import flat, resolve
+from tvae.config.schema import FREE, Config
+
+GROUPS = ("dataset", "model", "ea", "lr")
+MACHINE = tuple(name for name in FREE if name != "data_dir")  # options that an experiment leaves open
+
+
+def compose_trial(overrides: list[str]) -> Config:
+    return resolve(compose("config", overrides))
+
+
+def overrides_of(trial: Trial | FrozenTrial) -> list[str]:
+    return [f"{name}={value}" for name, value in trial.params.items()]
+
+
+def as_experiment(overrides: list[str], varied: Container[str]) -> str:
+    """The YAML of an experiment that needs no other: groups, all values unlike theirs, and those that were varied."""
+    cfg = compose("config", overrides, return_hydra_config=True)
+    groups = {name: cfg.hydra.runtime.choices[name] for name in GROUPS}
+    usual = flat(compose("config", [f"{name}={choice}" for name, choice in groups.items()]))
+    with open_dict(cfg):
+        del cfg.hydra
+    OmegaConf.resolve(cfg)
+    values = OmegaConf.create()
+    for name, value in flat(cfg).items():
+        if name in varied or (value != usual[name] and name not in MACHINE):
+            OmegaConf.update(values, name, value)
+    defaults = [*({f"override /{name}": choice} for name, choice in groups.items()), "_self_"]
+    return OmegaConf.to_yaml(OmegaConf.create({"defaults": defaults})) + OmegaConf.to_yaml(values)

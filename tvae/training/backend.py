@@ -1,0 +1,111 @@
+"""What an engine does for the training loop: the visit of a minibatch and its parts, products with packed states, Adam.
+
+An engine is put together once, where training is set up (`tvae.backends.choose_engine`), from the functions that suit
+the model, the search and the device. The loop calls them and does not ask which they are. All functions with the same
+name compute the same thing from the same random numbers, up to rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from tvae.inference.evolution import EaConfig
+from tvae.inference.posterior import EStep, Rows, significant_states
+from tvae.inference.streams import Stream
+from tvae.model.packed import Products
+from tvae.model.vae import Model
+from tvae.training.m_step import Totals
+
+
+class EStepFunction(Protocol):
+    def __call__(
+        self,
+        model: Model,
+        ea: EaConfig,
+        x: Tensor,
+        packed: Tensor,
+        rng: Stream | None,
+        observed: Tensor | None = None,
+    ) -> EStep:
+        """One round of evolution: `n_generations` of children, then the S fittest of old and new.
+
+        x (B, D), packed (B, S, ceil(H/8)), observed (B, D) bool; without `rng`, or where the set holds all states, the
+        states are evaluated and stay as they are. What is drawn from `rng` is counted there.
+        """
+
+
+class GradientFunction(Protocol):
+    def __call__(self, model: Model, x: Tensor, rows: Rows, observed: Tensor | None, n_points: int) -> list[Tensor]:
+        """Of -1 / n_points sum_r weight_r log p(x_point(r) | z_r), for each of the decoder's parameters in order.
+
+        x (B, D), observed (B, D) bool.
+        """
+
+
+class Minibatch(NamedTuple):
+    x: Tensor  # (B, D)
+    observed: Tensor | None  # (B, D) bool
+    packed: Tensor  # (B, S, ceil(H/8)): the states
+    rng: Stream
+    n_points: int  # data points in it, those of other ranks included
+
+
+class VisitFunction(Protocol):
+    def __call__(
+        self, model: Model, ea: EaConfig, prune: float, batch: Minibatch, totals: Totals
+    ) -> tuple[Tensor, list[Tensor]]:
+        """E-step and gradient at one go; what an epoch sums up is added to `totals`.
+
+        Returns the new states (B, S, ceil(H/8)) and the gradients, [] where the M-step is exact. `prune`: see
+        `inference.posterior.significant_states`.
+        """
+
+
+class Stretch(NamedTuple):
+    """Minibatches that follow each other, with the steps of Adam between them."""
+
+    batch: Minibatch  # the data points of all of them
+    size: int  # data points in each but the last, which may have fewer
+    optimiser: torch.optim.Optimizer
+    rates: list[float]  # of the steps, one after each minibatch
+
+
+class StretchFunction(Protocol):
+    def __call__(self, model: Model, ea: EaConfig, prune: float, stretch: Stretch, totals: Totals) -> Tensor:
+        """Visits one after the other: what `VisitFunction` and the optimiser's steps do by turns, to the last bit.
+
+        Returns the new states of all data points. Not for an exact M-step.
+        """
+
+
+def visit_by(e_step: EStepFunction, gradient: GradientFunction, products: Products) -> VisitFunction:
+    """The visit, put together from its parts."""
+
+    def visit(
+        model: Model, ea: EaConfig, prune: float, batch: Minibatch, totals: Totals
+    ) -> tuple[Tensor, list[Tensor]]:
+        x, observed = batch.x, batch.observed
+        step = e_step(model, ea, x, batch.packed, batch.rng, observed)
+        rows = significant_states(step, prune)
+        totals.add(model, x, step, rows, observed, products)
+        return step.packed, [] if totals.is_exact else gradient(model, x, rows, observed, batch.n_points)
+
+    return visit
+
+
+@dataclass(frozen=True)
+class Engine:
+    name: str
+    visit: VisitFunction
+    e_step: EStepFunction
+    gradient: GradientFunction
+    products: Products
+    optimiser: Callable[[Iterable[torch.nn.Parameter], float], torch.optim.Optimizer]  # parameters, rate -> Adam
+    at_work: Callable[[], AbstractContextManager[None]]  # entered while minibatches are visited
+    stretch: StretchFunction | None = None  # where this is faster than visit by visit

@@ -1,0 +1,257 @@
+"""The training loop (Algorithm 1): a generator that yields one report per epoch.
+
+`Fit` holds everything that training changes. What it draws at random depends on the seed, the epoch and the data point
+alone, so its `state_dict` needs no generator states: training that was stopped, even in the middle of an epoch, is
+resumed as if it had not been, also on another number of ranks. Each rank visits those data points of a minibatch that
+it owns; gradients are added up at each step, the sums of the closed forms once an epoch.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+import torch
+from torch import Tensor
+
+from tvae.errors import TrainingFailed
+from tvae.fields import option
+from tvae.inference.evolution import EaConfig
+from tvae.inference.states import StatesConfig
+from tvae.inference.streams import Stream, derive, generator
+from tvae.model.units import Units
+from tvae.model.vae import Model, ModelConfig
+from tvae.training.backend import Engine, Minibatch, Stretch
+from tvae.training.m_step import Totals, update_closed_forms
+from tvae.training.pace import Pace
+from tvae.training.points import Points
+from tvae.training.schedule import LrConfig, make_schedule, next_rates
+from tvae.training.team import ALONE, Team
+
+ASK_EVERY = 50  # minibatches
+BATCH = 32  # data points in a minibatch, if nobody says
+
+
+@dataclass
+class FitConfig:
+    """What training needs to know of a configuration."""
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    states: StatesConfig = field(default_factory=StatesConfig)
+    ea: EaConfig = field(default_factory=EaConfig)
+    lr: LrConfig = field(default_factory=LrConfig)
+    epochs: Optional[int] = option(None, "visits of all data points; null: by the data", ge=1)
+    batch_size: Optional[int] = option(None, "data points in a minibatch; null: by the device", ge=1)
+    prune: float = option(1e-3, "share of q left out of the M-step, 0: exact", ge=0, lt=1)
+    seed: int = option(0, "of weights, initial states and search", ge=0)
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What is reported of an epoch, in the data's own units."""
+
+    epoch: int
+    elbo: float  # nats per data point, averaged over the epoch's visits
+    elbo_test: float | None  # of held-out data, with the epoch's parameters
+    sigma: float
+    pi_sum: float  # latents that are on, on average
+    n_accepted: float  # new states per data point
+    learning_rate: float
+    seconds: float
+
+
+class Fit:
+    def __init__(
+        self,
+        config: FitConfig,
+        model: Model,
+        engine: Engine,
+        points: Points,
+        units: Units = Units(),  # noqa: B008
+        held_out: Points | None = None,
+        team: Team = ALONE,
+    ):
+        """`held_out`: data that nothing is learned from; their states evolve too, by one visit an epoch."""
+        assert config.epochs is not None
+        self.config, self.model, self.engine, self.units, self.team = config, model, engine, units, team
+        self.points, self.held_out = points, held_out
+        self.device = model.pi.device
+        self.n_epochs, self.batch_size = config.epochs, config.batch_size or BATCH
+        self.n_batches = math.ceil(points.n_points / self.batch_size)
+        self.optimiser = engine.optimiser(model.decoder.parameters(), config.lr.start)
+        self.schedule = make_schedule(self.optimiser, config.lr, self.n_batches, self.n_epochs)
+        self.epoch = 0  # epochs done
+        self.batch = 0  # batches done in the epoch under way
+        self.seconds = 0.0  # spent in the epoch under way
+        self.pace = Pace(engine.stretch is not None and team.is_alone and not self.is_exact)
+        self.totals = self._new_totals()
+        self.n_wanting = torch.zeros(1, dtype=model.pi.dtype, device=self.device)  # ranks that want to stop
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the decoder is solved for once an epoch, not trained by Adam."""
+        return self.config.model.solver == "exact"
+
+    def _new_totals(self) -> Totals:
+        return Totals(self.model, self.is_exact, self.points.is_masked, self.config.model.counts_imputed)
+
+    def epochs(self, stop: Callable[[], bool] = lambda: False) -> Iterator[Epoch]:
+        """Train up to `n_epochs`; `stop` is asked every moment, between minibatches, and ends the training early."""
+        size = self.batch_size
+        while self.epoch < self.n_epochs:
+            started = time.perf_counter()
+            seed = derive(self.config.seed, "search", self.epoch)
+            order, ends = self._order()
+            with self.engine.at_work():
+                while self.batch < self.n_batches and not self._stops(stop()):
+                    n = min(self.pace.n_at_once, self.n_batches - self.batch)
+                    index = order[ends[self.batch] : ends[self.batch + n]]
+                    with self.pace.kept():
+                        self.visit(index, seed, min(n * size, self.points.n_points - self.batch * size))
+                    self.batch += n
+            self.seconds += time.perf_counter() - started
+            if self.batch < self.n_batches:
+                return
+            yield self.finish_epoch()
+
+    def _stops(self, is_wanted: bool) -> bool:
+        """Whether the ranks have agreed to stop here; `is_wanted`: by this one.
+
+        To ask the others takes as long as to add up gradients, so the question goes along with those and is answered a
+        minibatch later; an exact M-step has no gradients, so it is asked now and then.
+        """
+        if self.team.is_alone:
+            return is_wanted
+        if self.is_exact:
+            return self.batch % ASK_EVERY == 0 and self.team.any(is_wanted)
+        is_agreed = self.n_wanting.item() > 0
+        self.n_wanting.fill_(0 if is_agreed else is_wanted)
+        return is_agreed
+
+    def _order(self) -> tuple[Tensor, Tensor]:
+        """This epoch's order of this rank's data points, and where among them each minibatch ends, after a zero."""
+        size, own, n_points = self.batch_size, self.points.own, self.points.n_points
+        order = torch.randperm(n_points, generator=generator(self.config.seed, "order", self.epoch))
+        if self.team.is_alone:
+            ends = (torch.arange(self.n_batches + 1) * size).clamp(max=n_points)
+            return order.to(self.device), ends
+        is_own = (order >= own.start) & (order < own.stop)
+        n_before = torch.nn.functional.pad(is_own.cumsum(0), (1, 0))
+        ends = n_before[(torch.arange(self.n_batches + 1) * size).clamp(max=n_points)]
+        return (order[is_own] - own.start).to(self.device), ends
+
+    def visit(self, index: Tensor, seed: int, n_in_batch: int) -> None:
+        """One minibatch: E-step, then a step of the decoder. Or several of them, if the engine takes stretches.
+
+        `index` (B,): this rank's data points in it; `n_in_batch`: those of all ranks.
+        """
+        points, config = self.points, self.config
+        x, observed = points.rows(index)
+        rng = Stream(seed, index + points.own.start)
+        batch = Minibatch(x, observed, points.sets.take(index), rng, n_in_batch)
+        if self.engine.stretch is not None and n_in_batch > self.batch_size:
+            rates = next_rates(self.schedule, math.ceil(n_in_batch / self.batch_size))
+            stretch = Stretch(batch, self.batch_size, self.optimiser, rates)
+            points.sets.put(index, self.engine.stretch(self.model, config.ea, config.prune, stretch, self.totals))
+            return
+        packed, gradients = self.engine.visit(self.model, config.ea, config.prune, batch, self.totals)
+        points.sets.put(index, packed)
+        if self.is_exact:
+            return
+        self.team.add([*gradients, self.n_wanting])
+        for parameter, gradient in zip(self.optimiser.param_groups[0]["params"], gradients, strict=True):
+            parameter.grad = gradient
+        self.optimiser.step()
+        self.schedule.step()
+
+    def finish_epoch(self) -> Epoch:
+        """The closed-form updates, and the report."""
+        totals, units = self.totals, self.units
+        self.team.add(list(totals.sums.values()))
+        n_points = totals["n_points"].item()
+        elbo = units.elbo_to_data(totals["elbo"].item() / n_points, totals["n_observed"].item() / n_points)
+        self._check(elbo)
+        update_closed_forms(self.model, totals)
+        self.team.share(list(self.model.state_dict().values()))  # machines may round differently
+        elbo_test = (
+            None
+            if self.held_out is None
+            else self._check(self.search(self.held_out, derive(self.config.seed, "test", self.epoch)))
+        )
+        self.epoch += 1
+        report = Epoch(
+            epoch=self.epoch,
+            elbo=elbo,
+            elbo_test=elbo_test,
+            sigma=self.model.likelihood.sigma(units),
+            pi_sum=self.model.pi.sum().item(),
+            n_accepted=totals["n_accepted"].item() / n_points,
+            learning_rate=float(self.schedule.get_last_lr()[0]),
+            seconds=self.seconds,
+        )
+        self.batch, self.seconds, self.totals = 0, 0.0, self._new_totals()
+        return report
+
+    def bound(self) -> float:
+        """The ELBO of the parameters as they are, with the states as they are."""
+        return self.search(self.points, None)
+
+    def search(self, points: Points, seed: int | None) -> float:
+        """E-steps with fixed parameters; returns the ELBO in nats per data point, in the data's units.
+
+        Without a `seed` the states are evaluated and stay as they are.
+        """
+        total = torch.zeros(1, dtype=torch.float64)
+        with self.engine.at_work():
+            for index in torch.arange(len(points.own), device=self.device).split(self.batch_size):
+                x, observed = points.rows(index)
+                rng = None if seed is None else Stream(seed, index + points.own.start)
+                step = self.engine.e_step(self.model, self.config.ea, x, points.sets.take(index), rng, observed)
+                points.sets.put(index, step.packed)
+                total += step.elbo.double().sum().item()
+        self.team.add([total])
+        return self.units.elbo_to_data(total.item() / points.n_points, points.n_values)
+
+    def _check(self, elbo: float) -> float:
+        if not math.isfinite(elbo):
+            advice = "a lower learning rate (lr.max) or a larger model.sigma2 at the start may help"
+            if self.points.is_sampled:
+                advice += ", or are there NaN among the data?"
+            raise TrainingFailed(f"the ELBO became {elbo} in epoch {self.epoch + 1}; {advice}")
+        return elbo
+
+    def state_dict(self) -> dict[str, Any]:
+        """All but the states. To be called on all ranks."""
+        return {
+            "model": self.model.parameters_by_name(),
+            "optimiser": self.optimiser.state_dict(),
+            "schedule": self.schedule.state_dict(),
+            "epoch": self.epoch,
+            "batch": self.batch,
+            "seconds": self.seconds,
+            "totals": self.team.gather({name: value.cpu() for name, value in self.totals.sums.items()}),
+            **self.model.spec(),
+            "units": [self.units.mean, self.units.std],
+        }
+
+    def load_state_dict(self, content: dict[str, Any]) -> None:
+        """Of any number of ranks."""
+        self.model.load(content["model"])
+        self.optimiser.load_state_dict(content["optimiser"])
+        self.schedule.load_state_dict(dict(content["schedule"]))
+        self.epoch, self.batch, self.seconds = content["epoch"], content["batch"], content["seconds"]
+        if len(content["totals"]) == self.team.size:
+            totals = [content["totals"][self.team.rank]]
+        else:
+            totals = content["totals"] if self.team.is_leader else []
+        for name, value in self.totals.sums.items():
+            value.copy_(sum((sums[name] for sums in totals), start=torch.zeros_like(value, device="cpu")))
+
+    def sets_by_name(self) -> dict[str, Points]:
+        """Whose states are saved beside the `state_dict`, and under which names."""
+        return (
+            {"states": self.points} if self.held_out is None else {"test_states": self.held_out, "states": self.points}
+        )
