@@ -41,7 +41,7 @@ def command(monkeypatch, capfd, tmp_path):
     monkeypatch.chdir(tmp_path)
 
     def run(name, *overrides):
-        module = importlib.import_module(f"tvae.{name}")
+        module = importlib.import_module("tvae.search.__main__" if name == "search" else f"tvae.{name}")
         monkeypatch.setattr(sys, "argv", [f"{name}.py", *overrides])
         monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
         GlobalHydra.instance().clear()

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from conftest import draw_states, random_data, random_model
 from reference import PointStream, Theta, choose_distinct
 
+from tests.conftest import draw_states, random_data, random_model
 from tvae.backends import choose_engine, native, torch_backend
 from tvae.inference.evolution import EaConfig
 from tvae.inference.streams import Stream

@@ -7,8 +7,8 @@ import logging
 
 import pytest
 import torch
-from conftest import draw_states, random_data, random_mask, random_model
 
+from tests.conftest import draw_states, random_data, random_mask, random_model
 from tvae.backends import choose_engine, torch_backend
 from tvae.backends.captured import by_graphs
 from tvae.inference.evolution import EaConfig

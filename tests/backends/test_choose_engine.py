@@ -5,8 +5,8 @@ from functools import partial
 
 import pytest
 import torch
-from conftest import draw_states, evaluated, random_data, random_model
 
+from tests.conftest import draw_states, evaluated, random_data, random_model
 from tvae.backends import choose_engine, native, torch_backend
 from tvae.backends.native import visit
 from tvae.inference import evolution

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from conftest import draw_states, random_data, random_mask, random_model
 from reference import PointStream, Theta
 from reference import e_step as slow_e_step
 from reference import elbo as slow_elbo
 
+from tests.conftest import draw_states, random_data, random_mask, random_model
 from tvae.backends import choose_engine, torch_backend
 from tvae.inference.evolution import EaConfig
 from tvae.inference.states import all_states, codes, is_repeated

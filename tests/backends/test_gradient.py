@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from conftest import evaluated
 
+from tests.conftest import evaluated
 from tvae.backends import choose_engine, torch_backend
 from tvae.inference.evolution import EaConfig
 from tvae.inference.posterior import significant_states

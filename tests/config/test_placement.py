@@ -6,8 +6,8 @@ an operation on tensors of two devices.
 
 import pytest
 import torch
-from conftest import load, random_mask, small_config
 
+from tests.conftest import load, random_mask, small_config
 from tvae.config.placement import choose_device, choose_threads, device_problems, n_cores, threads_problems
 from tvae.data.dataset import Dataset
 from tvae.inference.evolution import EaConfig

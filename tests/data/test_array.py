@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import load, small_config
 
+from tests.conftest import load, small_config
 from tvae.data.dataset import Dataset
 from tvae.data.mapped import Mapped
 from tvae.data.sets.array import ArrayConfig, open_array

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from conftest import small_config
 
+from tests.conftest import small_config
 from tvae.config.schema import Config
 from tvae.data.sets.bars import BarsConfig
 from tvae.inference.states import all_states

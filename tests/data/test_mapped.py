@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import load, small_config
 
+from tests.conftest import load, small_config
 from tvae.data import mapped
 from tvae.data.mapped import MappedSets
 from tvae.data.sets.array import ArrayConfig

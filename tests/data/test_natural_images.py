@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from conftest import smooth_picture
 
+from tests.conftest import smooth_picture
 from tvae.data import natural_images
 from tvae.data.natural_images import EMBEDDED, embedded, read_file, vanhateren
 from tvae.errors import UserError

@@ -4,8 +4,8 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from conftest import smooth_picture
 
+from tests.conftest import smooth_picture
 from tvae.data.natural_images import NaturalImage
 from tvae.data.natural_patches import Cutting, columns, cut, make_patches, prepare, shares
 from tvae.errors import UserError

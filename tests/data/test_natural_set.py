@@ -5,8 +5,8 @@ import logging
 import numpy as np
 import pytest
 import torch
-from conftest import load, small_config, smooth_picture
 
+from tests.conftest import load, small_config, smooth_picture
 from tvae.data.dataset import Dataset
 from tvae.data.natural_patches import make_patches
 from tvae.data.sets import natural

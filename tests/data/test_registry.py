@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from composing import checked
-from conftest import small_config
 
+from tests.conftest import small_config
 from tvae.config.recipe import complete
 from tvae.config.schema import conf_dir
 from tvae.data import sets

@@ -1,9 +1,9 @@
 import pytest
 import torch
-from conftest import draw_states
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import draw_states
 from tvae.inference.states import all_states, code_numbers, codes, is_repeated, keep_best, put_rows
 from tvae.model.packed import pack, unpack
 

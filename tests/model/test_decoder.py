@@ -1,8 +1,8 @@
 import pytest
 import torch
-from conftest import random_model
 from torch import nn
 
+from tests.conftest import random_model
 from tvae.inference.states import all_states
 from tvae.model.decoder import ACTIVATIONS, Mlp, why_not_from_linear
 

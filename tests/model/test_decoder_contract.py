@@ -4,9 +4,9 @@ restoration on the torch engine, and no other file knows of them."""
 import numpy as np
 import pytest
 import torch
-from conftest import random_model, same
 from torch import nn
 
+from tests.conftest import random_model, same
 from tvae.backends import choose_engine
 from tvae.data.patch_source import PatchSource
 from tvae.data.picture import Picture

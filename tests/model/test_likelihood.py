@@ -4,9 +4,9 @@ import math
 
 import pytest
 import torch
-from conftest import load, random_data, random_mask, random_model, same, small_config
 from torch.distributions import Bernoulli, Normal
 
+from tests.conftest import load, random_data, random_mask, random_model, same, small_config
 from tvae.backends import choose_engine, torch_backend
 from tvae.errors import UserError
 from tvae.inference.evolution import EaConfig

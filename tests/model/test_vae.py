@@ -1,9 +1,9 @@
 import pytest
 import torch
-from conftest import random_data, random_mask, random_model, same
 from reference import Theta
 from torch.distributions import Bernoulli, Normal
 
+from tests.conftest import random_data, random_mask, random_model, same
 from tvae.inference.states import all_states
 from tvae.model.vae import gaussian_model, log_likelihood, restore_model
 

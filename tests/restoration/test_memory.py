@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from conftest import small_config
 
+from tests.conftest import small_config
 from tvae.config.recipe import prepare
 from tvae.data.picture import Picture
 from tvae.data.sets.image import ImageConfig

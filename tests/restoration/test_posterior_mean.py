@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from conftest import small_config
 from grids import corners
 from turns import InTurn
 
+from tests.conftest import small_config
 from tvae.config.recipe import prepare
 from tvae.data.patches import AVERAGES, nearest
 from tvae.data.picture import Picture, drop_pixels

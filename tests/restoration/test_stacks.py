@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import tifffile
 import torch
-from conftest import small_config
 
+from tests.conftest import small_config
 from tvae.config.recipe import prepare
 from tvae.data.picture import Picture, add_noise
 from tvae.data.sets.image import ImageConfig

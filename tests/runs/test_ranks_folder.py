@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.run.test_folder import OPTIONS, clean_picture
-from tests.run.test_ranks_faults import on_ranks
 
 from tests.processes import metrics, run
+from tests.runs.test_folder import OPTIONS, clean_picture
+from tests.runs.test_ranks_faults import on_ranks
 from tvae.config.schema import Config
 from tvae.data.picture import add_noise
 from tvae.errors import TrainingFailed, UserError

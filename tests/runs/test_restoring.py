@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from conftest import random_model
 
+from tests.conftest import random_model
 from tvae.errors import Failure
 from tvae.io.image_file import read_image, write_image
 from tvae.restoration import tiling as bands_module

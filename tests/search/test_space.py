@@ -5,7 +5,7 @@ import pytest
 optuna = pytest.importorskip("optuna", reason="the search's extra is not installed: pip install '.[search]'")
 
 from tvae.errors import UserError  # noqa: E402
-from tvae.search import take_options  # noqa: E402
+from tvae.search.__main__ import take_options  # noqa: E402
 from tvae.search.space import distribution  # noqa: E402
 
 SMALL = ["dataset=bars", "dataset.n_points=60", "states.n_states=16", "batch_size=16", "epochs=3", "restore_every=1"]

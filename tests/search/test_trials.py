@@ -198,10 +198,10 @@ def test_two_processes_share_a_search(tmp_path, space, monkeypatch):
 
 def test_without_optuna(monkeypatch, capfd):
     monkeypatch.setitem(sys.modules, "optuna", None)
-    for name in ("search", "study.experiment", "study.space", "study.trials", "study.search_figures"):
-        monkeypatch.delitem(sys.modules, f"tvae.{name}", raising=False)
+    for name in ("__main__", "experiment", "space", "trials", "figures"):
+        monkeypatch.delitem(sys.modules, f"tvae.search.{name}", raising=False)
     with pytest.raises(SystemExit, match="2"):
-        import tvae.search  # noqa: F401
+        import tvae.search.__main__  # noqa: F401
     assert "pip install '.[search]'" in capfd.readouterr().err
 
 

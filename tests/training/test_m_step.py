@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from conftest import evaluated
 
+from tests.conftest import evaluated
 from tvae.inference.posterior import outputs, significant_states
 from tvae.model.packed import UNPACKED, unpack
 from tvae.training.m_step import Totals, solve_linear, update_closed_forms

@@ -3,8 +3,8 @@
 import time
 
 import pytest
-from conftest import load, same, small_config
 
+from tests.conftest import load, same, small_config
 from tvae.backends import native
 from tvae.runs.setup import make_fit
 from tvae.training import pace

@@ -5,8 +5,8 @@ import math
 
 import pytest
 import torch
-from conftest import load, same, small_config
 
+from tests.conftest import load, same, small_config
 from tvae.data.dataset import Dataset
 from tvae.data.sets.bars import BarsConfig
 from tvae.errors import TrainingFailed

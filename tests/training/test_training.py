@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import load, small_config
 from reference import PointStream, Theta
 from reference import e_step as slow_e_step
 from reference import elbo as slow_elbo
 from skimage.data import camera
 
+from tests.conftest import load, small_config
 from tvae.backends import native
 from tvae.data.dataset import Dataset
 from tvae.data.patches import extract

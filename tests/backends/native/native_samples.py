@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from conftest import draw_states, random_data, random_model
 
+from tests.conftest import draw_states, random_data, random_model
 from tvae.backends import native
 from tvae.inference.posterior import Rows
 

@@ -4,9 +4,9 @@ from itertools import product
 
 import pytest
 import torch
-from conftest import random_mask
 from native_samples import needs_kernel, setting
 
+from tests.conftest import random_mask
 from tvae.backends import native, torch_backend
 from tvae.backends.native.bindings import SELECTIONS
 from tvae.inference.evolution import EaConfig

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from conftest import random_mask
 from native_samples import needs_kernel, setting
 
+from tests.conftest import random_mask
 from tvae.backends import native, torch_backend
 from tvae.inference.evolution import EaConfig
 from tvae.inference.posterior import significant_states

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from conftest import random_model
 from native_samples import needs_kernel
 
+from tests.conftest import random_model
 from tvae.backends import native
 from tvae.backends.native import bindings, visit
 from tvae.inference import evolution

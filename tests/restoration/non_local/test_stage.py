@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from conftest import small_config
 from processes import run
 from refinement_samples import NOISE, blurred, error, noisy_picture, refined, waves
 
 import tvae
+from tests.conftest import small_config
 from tvae.config.recipe import prepare
 from tvae.data.dataset import RestorationConfig
 from tvae.data.named import camera
