@@ -9,7 +9,7 @@ and a dense visit. Where `TVO_PATH` names a checkout of the authors' package, it
 (`scripts.authors`). Every ratio is the median of the rounds' quotients, with the least and the greatest; nothing is
 compared with a figure from another run or machine.
 
-Beside that stands how many operations the torch engine would dispatch in a visit (`scripts.dispatches`).
+Beside that stands how many operations the torch backend would dispatch in a visit (`scripts.dispatches`).
 
 "Dense" is a slow and obvious visit in plain torch on all cores: every old and new state through every layer, the
 gradient through all S states by autograd. Seconds per epoch are scaled from the subset to all patches. GFLOP/s count
@@ -167,7 +167,7 @@ def measure_in_process(name: str, options: list[str]) -> dict[str, Any]:
 def table(found: dict[str, Any]) -> str:
     compared = {key: title for key, title in COLUMNS.items() if all(key in one for one in found["settings"].values())}
     columns = ["setting", "patches (visited)", *compared.values(), "states/s", "GFLOP/s (GEMM peak)", "memory"]
-    columns += ["where the time goes", "operations of a visit in torch (with graphs)"]
+    columns += ["where the time goes", "operations of a visit in torch"]
     rows = ["| " + " | ".join(columns) + " |", "|---" * len(columns) + "|"]
     for name, one in found["settings"].items():
         cells = [
@@ -178,7 +178,7 @@ def table(found: dict[str, Any]) -> str:
             f"{one['gflops']:.0f} ({one['gemm_peak']:.0f})",
             f"{one['memory_gb']:.2f} GB",
             ", ".join(f"{phase} {share:.0%}" for phase, share in one["phases"].items()),
-            f"{one['dispatches']['one by one']} ({one['dispatches']['with graphs']})",
+            str(one["dispatches"]),
         ]
         rows.append("| " + " | ".join(cells) + " |")
     return "\n".join(rows) + "\n"

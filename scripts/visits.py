@@ -1,4 +1,4 @@
-"""Visits of minibatches to be timed: training as the engine does it, as a whole and by its parts, and a dense one.
+"""Visits of minibatches to be timed: training as the backend does it, as a whole and by its parts, and a dense one.
 
 "Dense" is slow and obvious: every old and new state goes through every layer, and the gradient through all S states by
 autograd.
@@ -28,9 +28,8 @@ from tvae.model.packed import pack, unpack
 from tvae.model.vae import ModelConfig
 from tvae.runs.setup import make_fit
 from tvae.training.m_step import update_closed_forms
-from tvae.training.schedule import LrConfig
-from tvae.training.source import InMemory
-from tvae.training.trainer import Fit
+from tvae.training.points import InMemory
+from tvae.training.trainer import Fit, LrConfig
 
 BATCH = 32
 
@@ -72,14 +71,14 @@ def seconds_of(visit: Visit, indices: list[torch.Tensor], seed: int) -> float:
     return time.perf_counter() - started
 
 
-def engine_visit(fit: Fit) -> Visit:
+def backend_visit(fit: Fit) -> Visit:
     return lambda index, seed: fit.visit(index, seed, len(index))
 
 
 def training_seconds(fit: Fit, indices: list[torch.Tensor], seed: int) -> float:
     """Of visits as training does them: as many minibatches at once as take a moment."""
     order, started, n_done = torch.cat(indices), time.perf_counter(), 0
-    with fit.engine.at_work():
+    with fit.backend.at_work():
         while n_done < len(order):
             index = order[n_done : n_done + fit.pace.n_at_once * BATCH]
             with fit.pace.kept():
@@ -108,14 +107,14 @@ def phases(fit: Fit) -> Iterator[dict[str, float]]:
 
         return wrapper
 
-    engine, step = fit.engine, fit.optimiser.step
-    stretch = engine.stretch and timed("minibatches", engine.stretch)
-    fit.engine = replace(engine, visit=timed("E-step and gradient", engine.visit), stretch=stretch)
+    backend, step = fit.backend, fit.optimiser.step
+    stretch = backend.stretch and timed("minibatches", backend.stretch)
+    fit.backend = replace(backend, visit=timed("E-step and gradient", backend.visit), stretch=stretch)
     fit.optimiser.step = timed("Adam", step)  # type: ignore[method-assign]
     try:
         yield spent
     finally:
-        fit.engine, fit.optimiser.step = engine, step  # type: ignore[method-assign]
+        fit.backend, fit.optimiser.step = backend, step  # type: ignore[method-assign]
 
 
 def dense_visit(fit: Fit) -> Visit:

@@ -16,7 +16,7 @@ from tvae.io.image_file import write_tiff
 from tvae.model.decoder import Mlp
 from tvae.model.vae import ModelConfig, gaussian_model
 from tvae.runs.callbacks import record
-from tvae.training.schedule import LrConfig
+from tvae.training.trainer import LrConfig
 
 
 def pytest_configure():

@@ -1,4 +1,4 @@
-"""A slow and obvious implementation of one visit, in plain Python and float64: the oracle for the engine.
+"""A slow and obvious implementation of one visit, in plain Python and float64: the oracle for the backend.
 
 It shares no code with the package: states are tuples, random numbers are SplitMix64 on Python integers, and every state
 goes through the whole decoder by itself.

@@ -5,7 +5,7 @@ import torch
 from reference import PointStream, Theta, choose_distinct
 
 from tests.conftest import draw_states, random_data, random_model
-from tvae.backends import choose_engine, native, torch_backend
+from tvae.backends import choose_backend, native, torch_backend
 from tvae.inference.evolution import EaConfig
 from tvae.inference.streams import Stream
 from tvae.model.packed import unpack
@@ -80,4 +80,4 @@ def test_neither_threads_nor_many_states_change_anything():
 
 @needs_kernel
 def test_the_kernel_has_it():
-    assert choose_engine(random_model(), EA).e_step is native.e_step
+    assert choose_backend(random_model(), EA).e_step is native.e_step

@@ -7,10 +7,10 @@ import logging
 
 import pytest
 import torch
+from tvae.backends.captured import by_graphs
 
 from tests.conftest import draw_states, random_data, random_mask, random_model
 from tvae.backends import choose_engine, torch_backend
-from tvae.backends.captured import by_graphs
 from tvae.inference.evolution import EaConfig
 from tvae.inference.streams import Stream
 from tvae.model.packed import UNPACKED

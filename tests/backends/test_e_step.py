@@ -1,4 +1,4 @@
-"""The E-step, which is the same in every engine: against a slow and obvious one, against the exact posterior."""
+"""The E-step, which is the same in every backend: against a slow and obvious one, against the exact posterior."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from reference import e_step as slow_e_step
 from reference import elbo as slow_elbo
 
 from tests.conftest import draw_states, random_data, random_mask, random_model
-from tvae.backends import choose_engine, torch_backend
+from tvae.backends import choose_backend, torch_backend
 from tvae.inference.evolution import EaConfig
 from tvae.inference.states import all_states, codes, is_repeated
 from tvae.inference.streams import Stream
@@ -17,10 +17,10 @@ from tvae.model.vae import log_likelihood
 
 @pytest.fixture(params=["fastest", "torch"])
 def e_step(request):
-    """That of the fastest engine for a model and search, and that of torch."""
+    """That of the fastest backend for a model and search, and that of torch."""
     if request.param == "torch":
         return torch_backend.e_step
-    return lambda model, ea, *arguments: choose_engine(model, ea).e_step(model, ea, *arguments)
+    return lambda model, ea, *arguments: choose_backend(model, ea).e_step(model, ea, *arguments)
 
 
 def initial(model, n_states, n_points=5, seed=4):
@@ -45,7 +45,7 @@ def test_equals_the_slow_visit(e_step, selection, n_flips, n_generations, hidden
         for n in range(5):
             mask = None if observed is None else observed[n].tolist()
             expected = slow_e_step(theta, ea, x[n].tolist(), sets[n], PointStream(seed, n), mask)
-            # The next slow visit draws from the pool in the engine's order, so that equal numbers choose equal parents.
+            # The next slow visit draws from the pool in the same order, so that equal numbers choose equal parents.
             sets[n] = as_tuples(step.packed[n], 9)
             assert set(sets[n]) == set(expected)
             for z, value in zip(sets[n], step.log_joint[n].tolist(), strict=True):

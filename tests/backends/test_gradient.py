@@ -1,10 +1,10 @@
-"""The decoder's gradient, which is the same in every engine: against derivatives of the bound itself."""
+"""The decoder's gradient, which is the same in every backend: against derivatives of the bound itself."""
 
 import pytest
 import torch
 
 from tests.conftest import evaluated
-from tvae.backends import choose_engine, torch_backend
+from tvae.backends import choose_backend, torch_backend
 from tvae.inference.evolution import EaConfig
 from tvae.inference.posterior import significant_states
 from tvae.model.packed import UNPACKED, unpack
@@ -13,9 +13,9 @@ N = 40
 
 
 def gradients(model, *arguments, impute=False):
-    """By the fastest engine, and by torch."""
-    engine = choose_engine(model, EaConfig(), imputes=impute)
-    return [by(model, *arguments, N) for by in (engine.gradient, torch_backend.gradient_by(UNPACKED, impute))]
+    """By the fastest backend, and by torch."""
+    backend = choose_backend(model, EaConfig(), imputes=impute)
+    return [by(model, *arguments, N) for by in (backend.gradient, torch_backend.gradient_by(UNPACKED, impute))]
 
 
 @pytest.mark.parametrize("hidden", [[], [5], [4, 3]])

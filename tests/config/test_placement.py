@@ -13,7 +13,7 @@ from tvae.data.dataset import Dataset
 from tvae.inference.evolution import EaConfig
 from tvae.model.vae import ModelConfig
 from tvae.runs.setup import batch_cost, make_fit
-from tvae.training.source import InMemory
+from tvae.training.points import InMemory
 
 META = torch.device("meta")
 

@@ -12,7 +12,7 @@ from tvae.data.mapped import Mapped
 from tvae.data.sets.array import ArrayConfig, open_array
 from tvae.errors import UserError
 from tvae.runs.setup import make_fit
-from tvae.training.source import InMemory
+from tvae.training.points import InMemory
 
 
 @pytest.fixture

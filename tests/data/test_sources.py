@@ -14,7 +14,7 @@ from tvae.data.patches import extract
 from tvae.data.picture import Picture, drop_pixels
 from tvae.io.image_file import from_array
 from tvae.model.units import Units
-from tvae.training.source import InMemory, units_of
+from tvae.training.points import InMemory, units_of
 from tvae.training.team import Team
 
 CPU = torch.device("cpu")

@@ -45,7 +45,7 @@ def test_the_likelihoods_own_uncertainty_counts(monkeypatch):
     _, without = clean_moments(model, x, rows, None, UNPACKED)
     expected = (outputs(model, rows, UNPACKED) * rows.weight[:, None]).view(len(x), -1, x.shape[1]).sum(1)
 
-    def clean(x, mu, observed):
+    def clean(x, mu, z, observed):
         return (x + mu) / 2, torch.full_like(mu, 0.7)
 
     monkeypatch.setattr(model.likelihood, "clean", clean)

@@ -1,5 +1,5 @@
 """The contract of a decoder, for perceptrons and for two kinds that are defined here: those run through training and
-restoration on the torch engine, and no other file knows of them."""
+restoration on the torch backend, and no other file knows of them."""
 
 import numpy as np
 import pytest
@@ -7,24 +7,23 @@ import torch
 from torch import nn
 
 from tests.conftest import random_model, same
-from tvae.backends import choose_engine
+from tvae.backends import choose_backend
 from tvae.data.patch_source import PatchSource
 from tvae.data.picture import Picture
 from tvae.inference.evolution import EaConfig
 from tvae.inference.states import StatesConfig, all_states
 from tvae.io.image_file import from_array
 from tvae.model import decoder as decoders
-from tvae.model.decoder import Decoder, Mlp, restore_decoder
+from tvae.model.decoder import Decoder, Mlp, decoder_from
 from tvae.model.likelihood import Gaussian
 from tvae.model.packed import pack
-from tvae.model.vae import Model, restore_model
+from tvae.model.prior import Bernoulli
+from tvae.model.vae import Model, model_from
 from tvae.restoration.metrics import psnr
 from tvae.restoration.posterior_mean import Plan, restore
-from tvae.training.points import Points
-from tvae.training.schedule import LrConfig
-from tvae.training.source import units_of
+from tvae.training.points import Points, units_of
 from tvae.training.team import ALONE
-from tvae.training.trainer import Fit, FitConfig
+from tvae.training.trainer import Fit, FitConfig, LrConfig
 
 
 class Shaped(Decoder):
@@ -38,6 +37,10 @@ class Shaped(Decoder):
 
     def spec(self):
         return {"decoder": self.kind, "shape": [self.n_latents, self.n_outputs]}
+
+    @classmethod
+    def start(cls, start):
+        return cls(start.options.n_latents, start.n_outputs, start.rng)
 
     @classmethod
     def from_spec(cls, spec):
@@ -139,7 +142,7 @@ def test_packed_states_give_the_same_with_gradients(decoder):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_spec_and_parameters_say_all(decoder, dtype):
     decoder = decoder.to(dtype)
-    again = restore_decoder(decoder.spec(), decoder.state_dict())
+    again = decoder_from(decoder.spec(), decoder.state_dict())
     assert type(again) is type(decoder)
     assert again.spec() == decoder.spec()
     assert same(dict(again.state_dict()), dict(decoder.state_dict()))
@@ -167,17 +170,17 @@ def fit_of(picture, kind):
     lr = LrConfig("constant", max=0.03)
     config = FitConfig(states=StatesConfig(n_states=16), ea=EaConfig("posterior"), lr=lr, epochs=15)
     decoder = kind(8, source.n_values, torch.Generator().manual_seed(0))
-    model = Model(decoder, torch.full((8,), 0.25), Gaussian(torch.tensor(1.0)))
+    model = Model(decoder, Bernoulli(torch.full((8,), 0.25)), Gaussian(torch.tensor(1.0)))
     points = Points(source, ALONE, units, torch.device("cpu"), torch.float32)
     points.draw_states(model.pi.double(), config.states, seed=0)
-    return Fit(config, model, choose_engine(model, config.ea), points, units)
+    return Fit(config, model, choose_backend(model, config.ea), points, units)
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_another_decoder_trains_resumes_and_restores(kind):
     picture = noisy_picture()
     fit, first, second = (fit_of(picture, kind) for _ in range(3))
-    assert fit.engine.name == "torch"
+    assert fit.backend.name == "torch"
     elbos = [epoch.elbo for epoch in fit.epochs()]
     assert elbos[-1] > elbos[0] + 3
     restored = restore(fit, picture, Plan(patch_size=3, train_stride=1))
@@ -187,7 +190,7 @@ def test_another_decoder_trains_resumes_and_restores(kind):
     asked = iter(range(10**6))
     before = [epoch.elbo for epoch in first.epochs(lambda: next(asked) >= 40)]
     content = first.state_dict()
-    second.model.load(restore_model(content, content["model"]).parameters_by_name())
+    second.model.load(model_from(content, content["model"]).parameters_by_name())
     second.load_state_dict(content)
     second.points.sets.tensor.copy_(first.points.sets.tensor)
     assert before + [epoch.elbo for epoch in second.epochs()] == elbos

@@ -7,14 +7,15 @@ import torch
 from torch.distributions import Bernoulli, Normal
 
 from tests.conftest import load, random_data, random_mask, random_model, same, small_config
-from tvae.backends import choose_engine, torch_backend
+from tvae.backends import choose_backend, torch_backend
 from tvae.errors import UserError
 from tvae.inference.evolution import EaConfig
 from tvae.inference.states import all_states
-from tvae.model.likelihood import LIKELIHOODS, SIGMA2_MIN, Gaussian, KnownVariance, restore_likelihood
-from tvae.model.packed import pack
+from tvae.model.likelihood import LIKELIHOODS, SIGMA2_MIN, Gaussian, KnownVariance, likelihood_from
+from tvae.model.packed import UNPACKED, pack
+from tvae.model.parts import Start, Visited
 from tvae.model.units import Units
-from tvae.model.vae import Model, ModelConfig, restore_model
+from tvae.model.vae import Model, ModelConfig, model_from
 from tvae.runs.setup import make_fit
 
 B, S, D = 5, 4, 7
@@ -49,8 +50,17 @@ def log_density(x, mu, variance, observed):
     return (log_prob if observed is None else log_prob * observed[:, None]).sum(-1)
 
 
+def states(*shape):
+    """(*shape, H) zeros and ones, which these likelihoods do not look at."""
+    return torch.zeros(*shape, 6, dtype=torch.float64)
+
+
+def error_of(likelihood, x, mu, observed):
+    return likelihood.error(x, mu, states(*mu.shape[:2]), observed)
+
+
 def log_prob(likelihood, x, mu, observed):
-    return likelihood.log_prob(likelihood.error(x, mu, observed), x, observed)
+    return likelihood.log_prob(error_of(likelihood, x, mu, observed), x, observed)
 
 
 def test_log_prob_is_that_of_torch(name, observed):
@@ -62,7 +72,7 @@ def test_log_prob_is_that_of_torch(name, observed):
 def test_the_lower_the_error_the_more_likely(name, observed):
     likelihood, _ = made(name)
     x, mu = random_data(B, D), outputs()
-    error = likelihood.error(x, mu, observed)
+    error = error_of(likelihood, x, mu, observed)
     assert torch.equal(error.argsort(1), likelihood.log_prob(error, x, observed).argsort(1, descending=True))
 
 
@@ -89,7 +99,7 @@ def test_the_slope_is_the_gradient_in_mu(name, observed):
     weight = torch.rand(B, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     loss = -(weight * log_prob(likelihood, x, mu[:, None], observed)[:, 0]).sum() / 17
     (expected,) = torch.autograd.grad(loss, mu)
-    torch.testing.assert_close(likelihood.slope(x, mu.detach(), weight, observed, 17), expected)
+    torch.testing.assert_close(likelihood.slope(x, mu.detach(), pack(states(B)), weight, observed, 17), expected)
 
 
 def test_samples_have_its_mean_and_variance(name):
@@ -105,7 +115,7 @@ def test_samples_have_its_mean_and_variance(name):
 def test_clean_values_are_those_of_the_decoder(name, observed):
     likelihood, _ = made(name)
     x, mu = random_data(B, D), outputs()[:, 0]
-    mean, variance = likelihood.clean(x, mu, observed)
+    mean, variance = likelihood.clean(x, mu, pack(states(B)), observed)
     assert torch.equal(mean, mu)
     assert variance is None
 
@@ -115,11 +125,8 @@ def summed(likelihood, x, weights, error, observed):
     sums = {name: torch.zeros(shape).double() for name, shape in likelihood.statistics_shapes().items()}
     for rows in (slice(0, 2), slice(2, B)):
         known = None if observed is None else observed[rows]
-        part = likelihood.statistics(x[rows], weights[rows], error[rows], known)
-        assert part.keys() == sums.keys()
-        for key, value in part.items():
-            assert value.shape == sums[key].shape
-            sums[key] += value
+        likelihood.add_statistics(sums, Visited(x[rows], known, None, weights[rows], error[rows], None, None, UNPACKED))
+    assert {key: value.shape for key, value in sums.items()} == likelihood.statistics_shapes()
     n_observed = x.numel() if observed is None else observed.sum().item()
     return {**sums, "n_observed": torch.tensor(n_observed).double()}
 
@@ -138,14 +145,14 @@ def test_the_gaussians_update_maximises_the_expected_log_likelihood(observed):
         return value
 
     optimiser.step(loss)
-    likelihood.update(summed(likelihood, x, weights, likelihood.error(x, mu, observed), observed))
+    likelihood.update(summed(likelihood, x, weights, error_of(likelihood, x, mu, observed), observed))
     torch.testing.assert_close(likelihood.sigma2, log_sigma2.detach().exp(), rtol=1e-6, atol=0)
 
 
 def test_known_variances_stay(observed):
     likelihood, variance = made("known_variance")
     x, mu, weights = random_data(B, D), outputs(), torch.full((B, S), 1 / S)
-    likelihood.update(summed(likelihood, x, weights, likelihood.error(x, mu, observed), observed))
+    likelihood.update(summed(likelihood, x, weights, error_of(likelihood, x, mu, observed), observed))
     assert torch.equal(likelihood.variance, variance)
 
 
@@ -161,7 +168,7 @@ def test_variances_are_given_and_reported_in_the_datas_units(name, values, expec
     """x = 5 x_model + 100: densities are those of the data times 5 for each value, and sigma is what was given."""
     units = Units(mean=100.0, std=5.0)
     options = {"sigma2": None, "variances": None, **values}
-    likelihood = LIKELIHOODS[name].start(**options, data_variance=9.0, units=units)
+    likelihood = LIKELIHOODS[name].start(Start(ModelConfig(**options), 60, 3, 9.0, units, torch.Generator()))
     assert likelihood.sigma(units) == pytest.approx(expected)
     variance = torch.tensor(values.get("variances") or [expected**2] * 3, dtype=torch.float64)
     x, mu = 100 + 5 * random_data(B, 3), 100 + 5 * outputs(n_outputs=3)
@@ -177,7 +184,7 @@ def test_variances_are_kept_off_zero():
 
 def test_spec_and_state_say_all(name):
     likelihood, _ = made(name)
-    again = restore_likelihood(likelihood.spec(), likelihood.state_dict())
+    again = likelihood_from(likelihood.spec(), likelihood.state_dict())
     assert type(again) is type(likelihood)
     assert again.spec() == likelihood.spec()
     assert same(dict(again.state_dict()), dict(likelihood.state_dict()))
@@ -188,7 +195,9 @@ def test_equal_variances_are_the_gaussian(observed):
     known, x, mu = KnownVariance(variance), random_data(B, D), outputs()
     torch.testing.assert_close(*(log_prob(likelihood, x, mu, observed) for likelihood in (gaussian, known)))
     weight = torch.full((B,), 0.6, dtype=torch.float64)
-    torch.testing.assert_close(*(one.slope(x, mu[:, 0], weight, observed, B) for one in (gaussian, known)))
+    torch.testing.assert_close(
+        *(one.slope(x, mu[:, 0], pack(states(B)), weight, observed, B) for one in (gaussian, known))
+    )
     torch.testing.assert_close(*(one.sample(mu, torch.Generator().manual_seed(0)) for one in (gaussian, known)))
     assert known.sigma(Units(3.0, 2.0)) == pytest.approx(gaussian.sigma(Units(3.0, 2.0)))
 
@@ -196,11 +205,11 @@ def test_equal_variances_are_the_gaussian(observed):
 def test_with_all_states_the_elbo_is_the_log_likelihood(name, observed):
     likelihood, variance = made(name)
     start, x, z = random_model(), random_data(), all_states(6).double()
-    model = Model(start.decoder, start.pi, likelihood)
+    model = Model(start.decoder, start.prior, likelihood)
     prior = Bernoulli(model.pi).log_prob(z).sum(-1)
     expected = (prior + log_density(x, model.decoder(z).expand(B, -1, -1), variance, observed)).logsumexp(1)
     packed = pack(z).expand(B, -1, -1)
-    for e_step in (torch_backend.e_step, choose_engine(model, EaConfig()).e_step):
+    for e_step in (torch_backend.e_step, choose_backend(model, EaConfig()).e_step):
         torch.testing.assert_close(e_step(model, EaConfig(), x, packed, None, observed).elbo, expected.detach())
 
 
@@ -224,7 +233,7 @@ def test_training_with_known_variances_raises_the_elbo_and_resumes():
     assert before + [report.elbo for report in second.epochs()] == elbos
     assert same(second.state_dict(), whole.state_dict())
     content = whole.state_dict()
-    again = restore_model(content, content["model"])
+    again = model_from(content, content["model"])
     assert type(again.likelihood) is KnownVariance
     assert same(again.parameters_by_name(), whole.model.parameters_by_name())
 
@@ -239,7 +248,7 @@ def test_each_value_needs_its_variance(n_variances):
 
 def test_known_variances_in_single_precision():
     fit = known_variance_fit("float32")
-    assert fit.engine.e_step is torch_backend.e_step
+    assert fit.backend.e_step is torch_backend.e_step
     assert fit.model.likelihood.variance.dtype == torch.float32
     elbos = [report.elbo for report in fit.epochs()]
     assert elbos[-1] > elbos[0] + 100

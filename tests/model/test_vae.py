@@ -5,7 +5,7 @@ from torch.distributions import Bernoulli, Normal
 
 from tests.conftest import random_data, random_mask, random_model, same
 from tvae.inference.states import all_states
-from tvae.model.vae import gaussian_model, log_likelihood, restore_model
+from tvae.model.vae import gaussian_model, log_likelihood, model_from
 
 
 @pytest.mark.parametrize("hidden", [[], [5], [4, 3]])
@@ -62,7 +62,7 @@ def test_pi_and_sigma2_are_kept_off_the_borders():
 @pytest.mark.parametrize("hidden", [[], [5]])
 def test_a_model_is_rebuilt_from_its_spec_and_parameters(hidden):
     model = random_model(hidden=hidden, activation="elu")
-    again = restore_model(model.spec(), model.parameters_by_name())
+    again = model_from(model.spec(), model.parameters_by_name())
     assert again.spec() == model.spec()
     assert same(again.parameters_by_name(), model.parameters_by_name())
     z = all_states(6).double().expand(5, -1, -1)

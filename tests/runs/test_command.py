@@ -13,7 +13,7 @@ from tvae.data.dataset import Dataset
 from tvae.data.sets.bars import BarsConfig
 from tvae.runs.command import NAME_MAX, run_name
 from tvae.runs.distributed import connection
-from tvae.training.source import InMemory
+from tvae.training.points import InMemory
 
 pytestmark = pytest.mark.usefixtures("_no_figures")
 

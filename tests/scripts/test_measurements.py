@@ -116,17 +116,17 @@ def test_a_busy_neighbour_takes_time_and_is_gone_afterwards():
     assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime > before, "it has ended, so that its time counts"
 
 
-def test_the_dense_visit_does_what_the_engine_does(tmp_path):
+def test_the_dense_visit_does_what_the_backend_does(tmp_path):
     """The same random numbers lead to the same states and, but for states of hardly any weight, the same step."""
-    by_engine, dense = (visits.make_training(TINY, tmp_path) for _ in range(2))
-    by_engine.config.prune = 0
+    by_backend, dense = (visits.make_training(TINY, tmp_path) for _ in range(2))
+    by_backend.config.prune = 0
     before = [parameter.clone() for parameter in dense.model.decoder.parameters()]
     (index, *_) = visits.batches(dense, 32)
-    visits.engine_visit(by_engine)(index, 5)
+    visits.backend_visit(by_backend)(index, 5)
     visits.dense_visit(dense)(index, 5)
-    found = [codes(fit.points.sets.take(index), 8).sort(1).values for fit in (by_engine, dense)]
+    found = [codes(fit.points.sets.take(index), 8).sort(1).values for fit in (by_backend, dense)]
     assert torch.equal(*found)
-    pairs = zip(by_engine.model.decoder.parameters(), dense.model.decoder.parameters(), before, strict=True)
+    pairs = zip(by_backend.model.decoder.parameters(), dense.model.decoder.parameters(), before, strict=True)
     for mine, theirs, old in pairs:
         torch.testing.assert_close(mine, theirs, atol=1e-5, rtol=1e-4)
         assert not torch.equal(mine, old)
@@ -134,12 +134,12 @@ def test_the_dense_visit_does_what_the_engine_does(tmp_path):
 
 def test_parts_of_a_visit_are_timed_and_left_as_they_were(tmp_path):
     fit = visits.make_training(TINY, tmp_path)
-    engine, batches = fit.engine, visits.batches(fit, 64)
-    visits.seconds_of(visits.engine_visit(fit), batches[:1], 0)
+    backend, batches = fit.backend, visits.batches(fit, 64)
+    visits.seconds_of(visits.backend_visit(fit), batches[:1], 0)
     with visits.phases(fit) as spent:
-        whole = visits.seconds_of(visits.engine_visit(fit), batches, 0)
+        whole = visits.seconds_of(visits.backend_visit(fit), batches, 0)
     assert 0 < sum(spent.values()) < whole
-    assert fit.engine is engine
+    assert fit.backend is backend
     spent.clear()
-    visits.seconds_of(visits.engine_visit(fit), batches, 1)
+    visits.seconds_of(visits.backend_visit(fit), batches, 1)
     assert spent == {}

@@ -7,8 +7,8 @@ import pytest
 from tests.conftest import load, same, small_config
 from tvae.backends import native
 from tvae.runs.setup import make_fit
-from tvae.training import pace
-from tvae.training.pace import Pace
+from tvae.training import trainer
+from tvae.training.trainer import Pace
 
 
 def after_visits(paces, seconds):
@@ -18,10 +18,10 @@ def after_visits(paces, seconds):
 
 
 def test_as_many_as_take_a_moment(monkeypatch):
-    monkeypatch.setattr(pace, "MOMENT", 10)
+    monkeypatch.setattr(trainer, "MOMENT", 10)
     paces = Pace(is_free=True)
     assert [after_visits(paces, 0) for _ in range(8)] == [2, 4, 8, 16, 32, 64, 64, 64]
-    monkeypatch.setattr(pace, "MOMENT", 0.001)
+    monkeypatch.setattr(trainer, "MOMENT", 0.001)
     assert [after_visits(paces, 0.003) for _ in range(7)] == [32, 16, 8, 4, 2, 1, 1]
     assert after_visits(Pace(is_free=False), 0) == 1
 
@@ -31,7 +31,7 @@ def test_training_does_not_depend_on_it(monkeypatch):
     config = small_config()
     dataset, found = load(config), []
     for moment in (10, 0):
-        monkeypatch.setattr(pace, "MOMENT", moment)
+        monkeypatch.setattr(trainer, "MOMENT", moment)
         fit = make_fit(config, dataset)
         elbos = [report.elbo for report in fit.epochs()]
         assert (fit.pace.n_at_once > 1) == (moment > 0)

@@ -2,7 +2,7 @@
 
 import torch
 
-from tvae.training.schedule import LrConfig, make_schedule
+from tvae.training.trainer import LrConfig, make_schedule
 
 
 def rates(lr, n_batches=10, n_epochs=4):

@@ -15,8 +15,8 @@ from tvae.model.units import Units
 from tvae.model.vae import ModelConfig
 from tvae.runs.files import STATES
 from tvae.runs.setup import make_fit
-from tvae.training.schedule import LrConfig
-from tvae.training.source import InMemory, units_of
+from tvae.training.points import InMemory, units_of
+from tvae.training.trainer import LrConfig
 
 
 def test_training_raises_the_elbo():

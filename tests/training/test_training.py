@@ -20,10 +20,11 @@ from tvae.inference.posterior import significant_states
 from tvae.inference.states import StatesConfig
 from tvae.inference.streams import Stream, derive, generator
 from tvae.model.packed import unpack
-from tvae.model.vae import PI_MIN, ModelConfig
+from tvae.model.prior import PI_MIN
+from tvae.model.vae import ModelConfig
 from tvae.runs.setup import make_fit
-from tvae.training.schedule import make_schedule
-from tvae.training.source import InMemory
+from tvae.training.points import InMemory
+from tvae.training.trainer import make_schedule
 
 
 def slow_training(config, dataset):
@@ -99,9 +100,9 @@ def test_the_default_pruning_hardly_turns_the_gradient_of_a_trained_model():
     # a minibatch: over all data the gradient of a trained model vanishes
     index = torch.arange(16)
     x, _ = fit.points.rows(index)
-    step = fit.engine.e_step(fit.model, config.ea, x, fit.points.sets.take(index), Stream(0, index))
+    step = fit.backend.e_step(fit.model, config.ea, x, fit.points.sets.take(index), Stream(0, index))
     rows = [significant_states(step, prune) for prune in (0, 1e-3)]
-    flat = [torch.cat([g.flatten() for g in fit.engine.gradient(fit.model, x, r, None, 16)]) for r in rows]
+    flat = [torch.cat([g.flatten() for g in fit.backend.gradient(fit.model, x, r, None, 16)]) for r in rows]
     assert len(rows[1].weight) < step.weights.numel() / 2
     assert (flat[0] - flat[1]).norm() < 0.005 * flat[0].norm()
 

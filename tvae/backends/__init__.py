@@ -1,4 +1,4 @@
-"""Engines: the visit of a minibatch in torch and in C++, and which of them suits a model."""
+"""Backends: the visit of a minibatch in torch and in C++, and which of them suits a model."""
 
 from __future__ import annotations
 
@@ -6,17 +6,15 @@ from contextlib import nullcontext
 from functools import partial
 
 from tvae.backends import native, torch_backend
-from tvae.backends.captured import by_graphs
-from tvae.backends.switches import is_on
 from tvae.inference.evolution import EaConfig
 from tvae.model.packed import UNPACKED
 from tvae.model.vae import Model
-from tvae.training.backend import Engine, EStepFunction, visit_by
+from tvae.training.backend import Backend, EStepFunction, visit_by
 
-__all__ = ["choose_engine"]
+__all__ = ["choose_backend"]
 
 
-def choose_engine(model: Model, ea: EaConfig, imputes: bool = False, is_exact_masked: bool = False) -> Engine:
+def choose_backend(model: Model, ea: EaConfig, imputes: bool = False, is_exact_masked: bool = False) -> Backend:
     """The fastest functions for this model, on its device and in its precision, and this search.
 
     `imputes`: missing values stand at their posterior mean in the gradient. `is_exact_masked`: the M-step is exact and
@@ -26,9 +24,7 @@ def choose_engine(model: Model, ea: EaConfig, imputes: bool = False, is_exact_ma
         e_step: EStepFunction = torch_backend.e_step
         gradient = torch_backend.gradient_by(UNPACKED, imputes)
         visit = visit_by(e_step, gradient, UNPACKED)
-        if model.pi.device.type == "cuda" and is_on("TVAE_CUDA_GRAPHS"):
-            visit, e_step = by_graphs(visit, e_step)
-        return Engine("torch", visit, e_step, gradient, UNPACKED, torch_backend.adam, nullcontext)
+        return Backend("torch", visit, e_step, gradient, UNPACKED, torch_backend.adam, nullcontext)
     products = native.PRODUCTS
     has_e_step = native.has_e_step(model, ea)
     has_gradient = native.has_gradient(model)
@@ -37,7 +33,7 @@ def choose_engine(model: Model, ea: EaConfig, imputes: bool = False, is_exact_ma
     gradient = (
         partial(native.gradient, imputes=imputes) if has_gradient else torch_backend.gradient_by(products, imputes)
     )
-    return Engine(
+    return Backend(
         name="native" if is_whole else "native and torch",
         visit=partial(native.visit_batch, imputes=imputes) if is_whole else visit_by(e_step, gradient, products),
         e_step=e_step,

@@ -1,4 +1,4 @@
-"""The visit in torch: on any device, for any model and search, and the reference for faster engines.
+"""The visit in torch: on any device, for any model and search, and the reference for faster backends.
 
 Every state is passed through the decoder once: the S old ones (the parameters have changed since the last visit) and
 the children. A child that flips latents of its parent inherits the cheap part of the decoder, `first`, from it; only
@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 
 from tvae.inference.evolution import SELECTIONS, EaConfig, breed, draw_flips, flip
-from tvae.inference.posterior import EStep, Rows, outputs
+from tvae.inference.posterior import EStep, outputs
 from tvae.inference.states import codes, keep_best
 from tvae.inference.streams import Stream
 from tvae.model.packed import Products, pack, unpack
+from tvae.model.parts import Rows
 from tvae.model.vae import Model
 from tvae.training.backend import GradientFunction
 
@@ -35,11 +36,17 @@ class Population(NamedTuple):
 
 @torch.no_grad()
 def e_step(
-    model: Model, ea: EaConfig, x: Tensor, packed: Tensor, rng: Stream | None, observed: Tensor | None = None
+    model: Model,
+    ea: EaConfig,
+    x: Tensor,
+    packed: Tensor,
+    rng: Stream | None,
+    observed: Tensor | None = None,
+    index: Tensor | None = None,
 ) -> EStep:
     """Eqs. (7) and (8), see `training.backend.EStepFunction`."""
     n_states = packed.shape[1]
-    old = evaluate_states(model, x, unpack(packed, model.n_latents, x.dtype), observed)
+    old = evaluate_states(model, x, unpack(packed, model.n_latents, x.dtype), observed, index)
     if rng is None or n_states >= 2**model.n_latents:  # with all states in, this is the exact posterior
         return EStep(packed, old.error, old.log_joint, old.log_joint.new_zeros(()))
 
@@ -47,7 +54,8 @@ def e_step(
         rng.draw_ahead(ea.n_generations * ea.n_parents * (1 + ea.n_children * ea.n_flips))
     pools = [old]
     for _ in range(ea.n_generations):
-        pools.append(next_generation(model, ea, x, pools[-1], rng, observed))
+        pools.append(next_generation(model, ea, x, pools[-1], rng, observed, index))  # selection, mutation
+    # Union of the old states and all generations, then truncation to the S fittest: Eq. (8).
     every = torch.cat([packed, pack(torch.cat([pool.z for pool in pools[1:]], 1))], 1)
     log_joint = torch.cat([pool.log_joint for pool in pools], 1)
     kept = keep_best(log_joint, codes(every, model.n_latents), n_states, ea.keeps_order)
@@ -59,41 +67,53 @@ def e_step(
     )
 
 
-def evaluate_states(model: Model, x: Tensor, z: Tensor, observed: Tensor | None) -> Population:
+def evaluate_states(model: Model, x: Tensor, z: Tensor, observed: Tensor | None, index: Tensor | None) -> Population:
     """Pass states (B, C, H) through the whole decoder."""
-    return _judge(model, x, z, model.decoder.first(z), model.log_prior(z), observed)
+    return _judge(model, x, z, model.decoder.first(z), model.log_prior(z, index), observed)
 
 
 def next_generation(
-    model: Model, ea: EaConfig, x: Tensor, pool: Population, rng: Stream, observed: Tensor | None = None
+    model: Model,
+    ea: EaConfig,
+    x: Tensor,
+    pool: Population,
+    rng: Stream,
+    observed: Tensor | None,
+    index: Tensor | None,
 ) -> Population:
     """P parents from the pool, `n_children` of each, evaluated."""
     place = SELECTIONS[ea.selection](pool.log_joint, ea.n_parents, rng)
     if ea.is_by_flips:
         flips = draw_flips(model.n_latents, ea.n_parents, ea.n_children, ea.n_flips, rng)
-        return evaluate_flips(model, x, pool, place, flips, observed)
-    return evaluate_states(model, x, breed(_take(pool.z, place), ea, model.pi.sum(), rng), observed)
+        return evaluate_flips(model, x, pool, place, flips, observed, index)
+    return evaluate_states(model, x, breed(_take(pool.z, place), ea, model.pi.sum(), rng), observed, index)
 
 
 def evaluate_flips(
-    model: Model, x: Tensor, pool: Population, place: Tensor, flips: Tensor, observed: Tensor | None
+    model: Model,
+    x: Tensor,
+    pool: Population,
+    place: Tensor,
+    flips: Tensor,
+    observed: Tensor | None,
+    index: Tensor | None,
 ) -> Population:
     """Children of the parents at `place` (B, P) with the latents `flips` (B, P, C, n_flips) inverted."""
     n_children, n_flips = flips.shape[2:]
     place = place[:, _parents_of(place.shape[1], n_children, place.device)]
     flips = flips.flatten(1, 2)
     z, pre, log_prior = _take(pool.z, place), _take(pool.pre, place), pool.log_prior.gather(1, place)
-    logit = torch.logit(model.pi)
+    logits = model.prior.logits(index)  # (H,) or (B, H)
     for i in range(n_flips):
         latent = flips[..., i]
         sign = 1 - 2 * z.gather(2, flips[..., i : i + 1]).squeeze(2)
-        log_prior = torch.addcmul(log_prior, sign, logit[latent])
+        log_prior = torch.addcmul(log_prior, sign, logits[latent] if logits.dim() == 1 else logits.gather(1, latent))
         pre = model.decoder.flip(pre, latent, sign)
     return _judge(model, x, flip(z, flips), pre, log_prior, observed)
 
 
 def _judge(model: Model, x: Tensor, z: Tensor, pre: Tensor, log_prior: Tensor, observed: Tensor | None) -> Population:
-    error = model.likelihood.error(x, model.decoder.rest(pre), observed)
+    error = model.likelihood.error(x, model.decoder.rest(pre), z, observed)
     log_joint = log_prior + model.likelihood.log_prob(error, x, observed)
     return Population(z, pre, log_prior, error, log_joint)
 
@@ -116,20 +136,37 @@ def _parents_of(n_parents: int, n_children: int, device: torch.device) -> Tensor
 
 
 def gradient_by(products: Products, impute: bool) -> GradientFunction:
-    """Back-propagation from the likelihood's slope in mu.
+    """Back-propagation from the likelihood's slope in mu; prior and likelihood by autograd where they have parameters.
 
     Missing values are left out, or with `impute` (paper, Appendix C) stand at their posterior mean, Eq. (15).
     """
 
-    def gradient(model: Model, x: Tensor, rows: Rows, observed: Tensor | None, n_points: int) -> list[Tensor]:
+    def gradient(
+        model: Model,
+        x: Tensor,
+        rows: Rows,
+        observed: Tensor | None,
+        n_points: int,
+        index: Tensor | None = None,
+    ) -> list[Tensor]:
         mu = outputs(model, rows, products)
         fixed = mu.detach()
         if observed is not None and impute:
             mean = torch.zeros_like(x).index_add_(0, rows.point, rows.weight[:, None] * fixed)
             x, observed = torch.where(observed, x, mean), None
         known = None if observed is None else observed[rows.point]
-        slope = model.likelihood.slope(x[rows.point], fixed, rows.weight, known, n_points)
-        return list(torch.autograd.grad(mu, list(model.decoder.parameters()), slope))
+        slope = model.likelihood.slope(x[rows.point], fixed, rows.packed, rows.weight, known, n_points)
+        gradients = torch.autograd.grad(mu, list(model.decoder.parameters()), slope.detach())
+        others = [*model.likelihood.parameters(), *model.prior.parameters()]
+        if not others:
+            return list(gradients)
+        z = unpack(rows.packed, model.n_latents, x.dtype)[:, None]  # (R, 1, H)
+        error = model.likelihood.error(x[rows.point], fixed[:, None], z, known)
+        log_joint = model.likelihood.log_prob(error, x[rows.point], known) + model.log_prior(
+            z, None if index is None else index[rows.point]
+        )
+        loss = -(rows.weight * log_joint[:, 0]).sum() / n_points
+        return [*gradients, *torch.autograd.grad(loss, others)]
 
     return gradient
 

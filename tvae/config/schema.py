@@ -18,7 +18,7 @@ from tvae.data.sets import KINDS
 from tvae.fields import option
 from tvae.inference.evolution import EaConfig
 from tvae.model.vae import ModelConfig
-from tvae.training.schedule import LrConfig
+from tvae.training.trainer import LrConfig
 
 
 @dataclass

@@ -18,7 +18,7 @@ from tvae.errors import UserError
 from tvae.fields import option
 from tvae.model.vae import Model
 from tvae.noise.diagnosis import KINDS as NOISE_KINDS
-from tvae.training.source import Source
+from tvae.training.points import Source
 from tvae.training.trainer import FitConfig
 
 TASKS = ("train", "denoise", "inpaint")

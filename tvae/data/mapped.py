@@ -19,8 +19,7 @@ from torch import Tensor
 from tvae.inference.states import put_rows
 from tvae.io.atomic import DiskFull
 from tvae.model.units import Units
-from tvae.training.points import StateSets
-from tvae.training.source import Batch, Reader, Source, to_model
+from tvae.training.points import Batch, Reader, Source, StateSets, to_model
 
 ROWS_BETWEEN = 256  # rows touched before pages are dropped: with a row the system maps what lies around it, up to 2 MB
 ROWS_SEEN = 1 << 16  # data points that mean and variance are taken from

@@ -8,7 +8,7 @@ from torch import Tensor
 from tvae.data.patches import extract, page_positions, positions, windows
 from tvae.data.picture import Picture
 from tvae.model.units import Units
-from tvae.training.source import Batch, Reader, Source, to_model
+from tvae.training.points import Batch, Reader, Source, to_model
 
 
 class PatchSource(Source):

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from tvae.model.packed import Products
+from tvae.model.parts import Rows
 from tvae.model.vae import Model
 
 
@@ -32,14 +33,6 @@ class EStep(NamedTuple):
     def elbo(self) -> Tensor:
         """(B,): Eq. (7), a term for each data point."""
         return self.log_joint.logsumexp(1)
-
-
-class Rows(NamedTuple):
-    """States with their weights, R in all, and the data point each belongs to."""
-
-    point: Tensor  # (R,) place in the batch
-    packed: Tensor  # (R, ceil(H/8)) uint8
-    weight: Tensor  # (R,): q, which adds up to 1 for each data point
 
 
 def significant_states(step: EStep, prune: float) -> Rows:
@@ -69,7 +62,7 @@ def clean_moments(
 ) -> tuple[Tensor, Tensor]:
     """(B, D) each: mean, Eq. (15), and variance under q of the values without noise, for x (B, D)."""
     known = None if observed is None else observed[rows.point]
-    clean, variance = model.likelihood.clean(x[rows.point], outputs(model, rows, products), known)
+    clean, variance = model.likelihood.clean(x[rows.point], outputs(model, rows, products), rows.packed, known)
     weighted = rows.weight[:, None] * clean
     mean = torch.zeros_like(x).index_add_(0, rows.point, weighted)
     square = torch.zeros_like(x).index_add_(0, rows.point, weighted * clean)

@@ -59,7 +59,7 @@ def _floyd_tables(high: int, count: int, device: torch.device) -> tuple[Tensor, 
 class Stream:
     """Independent random numbers for each of B data points; successive calls continue the streams."""
 
-    def __init__(self, seed: int | Tensor, index: Tensor, n_drawn: int = 0):
+    def __init__(self, seed: int, index: Tensor, n_drawn: int = 0):
         """`index` (B,): the numbers of the data points in the whole data set; `n_drawn`: what was drawn before."""
         self.seed, self.index = seed, index
         self.n_drawn = n_drawn

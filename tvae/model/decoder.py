@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tvae.model.packed import UNPACKED, FirstLayer, Products, unpack
+from tvae.model.parts import Start
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
@@ -39,6 +40,11 @@ class Decoder(nn.Module, ABC):
     kind: ClassVar[str]
     n_latents: int
     n_outputs: int
+
+    @classmethod
+    @abstractmethod
+    def start(cls, start: Start) -> Decoder:
+        """The decoder before training, in single precision."""
 
     @abstractmethod
     def first(self, z: Tensor) -> Tensor:
@@ -94,6 +100,12 @@ class Mlp(Decoder):
         )
         self.biases = nn.ParameterList(torch.zeros(n_out) for n_out in self.sizes[1:])
 
+    @classmethod
+    def start(cls, start: Start) -> Mlp:
+        """Glorot weights, zero biases."""
+        options = start.options
+        return cls(options.n_latents, options.hidden, start.n_outputs, options.activation, start.rng)
+
     @property
     def is_linear(self) -> bool:
         return len(self.sizes) == 2
@@ -147,7 +159,7 @@ class Mlp(Decoder):
 DECODERS: dict[str, type[Decoder]] = {Mlp.kind: Mlp}
 
 
-def restore_decoder(spec: dict[str, Any], parameters: dict[str, Tensor]) -> Decoder:
+def decoder_from(spec: dict[str, Any], parameters: dict[str, Tensor]) -> Decoder:
     """The decoder whose `spec` and `state_dict` were saved, in the precision of those parameters."""
     decoder = DECODERS[spec.get("decoder", Mlp.kind)].from_spec(spec)
     decoder.to(next(iter(parameters.values())).dtype).load_state_dict(parameters)

@@ -1,70 +1,73 @@
-"""p(x | z) given the decoder's output mu(z): everything that the noise model decides, one class for each.
+"""p(x | z) given the decoder's output mu(z) and the state: everything that the noise model decides, one class for each.
 
-A likelihood is a function of mu through one number for each state, its `error`, so that an engine can rank states by
-partial sums. Where only part of x is observed, the unobserved dimensions are integrated out, which here means left out.
+A likelihood depends on the state by one number, its `error`. Where only part of x is observed, the unobserved
+dimensions are integrated out, which here means left out.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from tvae.model.parts import Start, Visited
 from tvae.model.units import Units
 
 SIGMA2_MIN = 1e-10  # keeps sigma2 off the pole of the log-likelihood
 
 
 class Likelihood(nn.Module, ABC):
-    """The contract. Shapes: x (B, D), mu (B, S, D), observed (B, D) bool or None where all is observed."""
+    """The contract. What `__init__` takes is the `state_dict`.
+
+    Shapes: x (B, D), mu (B, S, D), z (B, S, H) zeros and ones, observed (B, D) bool or None where all is observed. For
+    rows, which are states with their data points: x, mu, observed (R, D), and packed states z (R, ceil(H/8)) uint8,
+    which `model.packed.unpack` turns into (R, H); a likelihood without parameters per latent leaves them packed.
+    """
 
     name: ClassVar[str]
 
     @classmethod
     @abstractmethod
-    def start(
-        cls, sigma2: float | None, variances: Sequence[float] | None, data_variance: float, units: Units
-    ) -> Likelihood:
-        """Before training, for standardised values; all variances are given in the data's units.
-
-        `sigma2`: of the noise, None: to be taken from `data_variance`. `variances` (D,): known ones.
-        """
+    def start(cls, start: Start) -> Likelihood:
+        """The likelihood before training, for standardised values; options are given in the data's units."""
 
     @abstractmethod
-    def error(self, x: Tensor, mu: Tensor, observed: Tensor | None = None) -> Tensor:
-        """(B, S): what log p(x | z) depends on the state by; the lower, the more likely."""
+    def error(self, x: Tensor, mu: Tensor, z: Tensor, observed: Tensor | None = None) -> Tensor:
+        """(B, S): the number by which log p(x | z) depends on the state; the lower, the more likely."""
 
     @abstractmethod
     def log_prob(self, error: Tensor, x: Tensor, observed: Tensor | None = None) -> Tensor:
         """(B, S): log p(x | z) from the `error`, with all constants."""
 
     @abstractmethod
-    def slope(self, x: Tensor, mu: Tensor, weight: Tensor, observed: Tensor | None, n_points: int) -> Tensor:
-        """(R, D): gradient in mu (R, D) of -1 / n_points sum_r weight_r log p(x_r | mu_r), for x, observed (R, D)."""
+    def slope(self, x: Tensor, mu: Tensor, z: Tensor, weight: Tensor, observed: Tensor | None, n_points: int) -> Tensor:
+        """(R, D): gradient in mu of -1 / n_points sum_r weight_r log p(x_r | mu_r, z_r); of rows, z packed."""
 
     @abstractmethod
     def statistics_shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shapes of what `statistics` returns."""
+        """The names and shapes of the sums that `update` needs."""
 
     @abstractmethod
-    def statistics(self, x: Tensor, weights: Tensor, error: Tensor, observed: Tensor | None) -> dict[str, Tensor]:
-        """What `update` needs, to be added up over an epoch; weights (B, S) is q."""
+    def add_statistics(self, sums: dict[str, Tensor], batch: Visited) -> None:
+        """Add a minibatch to the sums of the epoch, in place."""
 
     @abstractmethod
     def update(self, sums: dict[str, Tensor]) -> None:
-        """The closed-form M-step from the sums of an epoch."""
+        """The closed-form M-step from the sums of an epoch; `n_points` and `n_observed` are among them."""
 
     @abstractmethod
     def sample(self, mu: Tensor, rng: torch.Generator) -> Tensor:
         """Draws from p(x | z), of the shape of mu, on the CPU's random numbers."""
 
     @abstractmethod
-    def clean(self, x: Tensor, mu: Tensor, observed: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        """(R, D) each: posterior mean and variance of the value without noise given x and z; None: no variance."""
+    def clean(self, x: Tensor, mu: Tensor, z: Tensor, observed: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """(R, D) each: posterior mean and variance of the value without noise given x and z; of rows, z packed.
+
+        None: no variance.
+        """
 
     @abstractmethod
     def sigma(self, units: Units) -> float:
@@ -72,7 +75,11 @@ class Likelihood(nn.Module, ABC):
 
     @abstractmethod
     def spec(self) -> dict[str, Any]:
-        """Its `name` as `likelihood`, {} for the Gaussian; the rest is in the `state_dict`, which `__init__` takes."""
+        """Its `name` as `likelihood`, {} for the Gaussian; the rest is in the `state_dict`."""
+
+    def problem(self, state: dict[str, Tensor]) -> str | None:
+        """The reason why this cannot be the `state_dict` of a trained likelihood, if there is one."""
+        return None
 
 
 class Gaussian(Likelihood):
@@ -86,28 +93,26 @@ class Gaussian(Likelihood):
         self.register_buffer("sigma2", sigma2.clamp(min=SIGMA2_MIN))
 
     @classmethod
-    def start(
-        cls, sigma2: float | None, variances: Sequence[float] | None, data_variance: float, units: Units
-    ) -> Likelihood:
-        start = data_variance if sigma2 is None else sigma2
-        return cls(torch.tensor(start / units.std**2, dtype=torch.float64))
+    def start(cls, start: Start) -> Gaussian:
+        sigma2 = start.data_variance if start.options.sigma2 is None else start.options.sigma2
+        return cls(torch.tensor(sigma2 / start.units.std**2, dtype=torch.float64))
 
-    def error(self, x: Tensor, mu: Tensor, observed: Tensor | None = None) -> Tensor:
+    def error(self, x: Tensor, mu: Tensor, z: Tensor, observed: Tensor | None = None) -> Tensor:
         return squared_error(x, mu, observed)
 
     def log_prob(self, error: Tensor, x: Tensor, observed: Tensor | None = None) -> Tensor:
         n_observed = count_observed(x, observed)
         return -0.5 * (error / self.sigma2 + n_observed * torch.log(2 * math.pi * self.sigma2))
 
-    def slope(self, x: Tensor, mu: Tensor, weight: Tensor, observed: Tensor | None, n_points: int) -> Tensor:
+    def slope(self, x: Tensor, mu: Tensor, z: Tensor, weight: Tensor, observed: Tensor | None, n_points: int) -> Tensor:
         difference = mu - x if observed is None else (mu - x) * observed
         return (weight * (1 / (2 * self.sigma2 * n_points)))[:, None] * (2 * difference)
 
     def statistics_shapes(self) -> dict[str, tuple[int, ...]]:
         return {"error": ()}
 
-    def statistics(self, x: Tensor, weights: Tensor, error: Tensor, observed: Tensor | None) -> dict[str, Tensor]:
-        return {"error": (weights * error).sum()}
+    def add_statistics(self, sums: dict[str, Tensor], batch: Visited) -> None:
+        sums["error"] += (batch.weights * batch.error).sum()
 
     @torch.no_grad()
     def update(self, sums: dict[str, Tensor]) -> None:
@@ -116,7 +121,7 @@ class Gaussian(Likelihood):
     def sample(self, mu: Tensor, rng: torch.Generator) -> Tensor:
         return mu + self.sigma2.sqrt() * standard_normal(mu, rng)
 
-    def clean(self, x: Tensor, mu: Tensor, observed: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+    def clean(self, x: Tensor, mu: Tensor, z: Tensor, observed: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         return mu, None
 
     def sigma(self, units: Units) -> float:
@@ -124,6 +129,9 @@ class Gaussian(Likelihood):
 
     def spec(self) -> dict[str, Any]:
         return {}
+
+    def problem(self, state: dict[str, Tensor]) -> str | None:
+        return not_positive(state)
 
 
 class KnownVariance(Likelihood):
@@ -137,13 +145,10 @@ class KnownVariance(Likelihood):
         self.register_buffer("variance", variance.clamp(min=SIGMA2_MIN))
 
     @classmethod
-    def start(
-        cls, sigma2: float | None, variances: Sequence[float] | None, data_variance: float, units: Units
-    ) -> Likelihood:
-        assert variances is not None
-        return cls(torch.tensor(variances, dtype=torch.float64) / units.std**2)
+    def start(cls, start: Start) -> KnownVariance:
+        return cls(torch.tensor(start.options.variances, dtype=torch.float64) / start.units.std**2)
 
-    def error(self, x: Tensor, mu: Tensor, observed: Tensor | None = None) -> Tensor:
+    def error(self, x: Tensor, mu: Tensor, z: Tensor, observed: Tensor | None = None) -> Tensor:
         scale = self.variance.rsqrt()
         return squared_error(x * scale, mu * scale, observed)
 
@@ -152,15 +157,15 @@ class KnownVariance(Likelihood):
         total = constants.sum() if observed is None else (observed * constants).sum(-1, keepdim=True)
         return -0.5 * (error + total)
 
-    def slope(self, x: Tensor, mu: Tensor, weight: Tensor, observed: Tensor | None, n_points: int) -> Tensor:
+    def slope(self, x: Tensor, mu: Tensor, z: Tensor, weight: Tensor, observed: Tensor | None, n_points: int) -> Tensor:
         difference = mu - x if observed is None else (mu - x) * observed
         return (weight / n_points)[:, None] * difference / self.variance
 
     def statistics_shapes(self) -> dict[str, tuple[int, ...]]:
         return {}
 
-    def statistics(self, x: Tensor, weights: Tensor, error: Tensor, observed: Tensor | None) -> dict[str, Tensor]:
-        return {}
+    def add_statistics(self, sums: dict[str, Tensor], batch: Visited) -> None:
+        """Nothing is learned."""
 
     def update(self, sums: dict[str, Tensor]) -> None:
         """Nothing is learned."""
@@ -168,7 +173,7 @@ class KnownVariance(Likelihood):
     def sample(self, mu: Tensor, rng: torch.Generator) -> Tensor:
         return mu + self.variance.sqrt() * standard_normal(mu, rng)
 
-    def clean(self, x: Tensor, mu: Tensor, observed: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+    def clean(self, x: Tensor, mu: Tensor, z: Tensor, observed: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         return mu, None
 
     def sigma(self, units: Units) -> float:
@@ -177,13 +182,21 @@ class KnownVariance(Likelihood):
     def spec(self) -> dict[str, Any]:
         return {"likelihood": self.name}
 
+    def problem(self, state: dict[str, Tensor]) -> str | None:
+        return not_positive(state)
+
 
 LIKELIHOODS: dict[str, type[Likelihood]] = {kind.name: kind for kind in (Gaussian, KnownVariance)}
 
 
-def restore_likelihood(spec: dict[str, Any], state: dict[str, Tensor]) -> Likelihood:
+def likelihood_from(spec: dict[str, Any], state: dict[str, Tensor]) -> Likelihood:
     """The likelihood whose `spec` and `state_dict` were saved."""
     return LIKELIHOODS[spec.get("likelihood", Gaussian.name)](**state)
+
+
+def not_positive(state: dict[str, Tensor]) -> str | None:
+    """The first variance that is not above zero, in words."""
+    return next((f"{name} not above 0" for name, value in state.items() if not bool((value > 0).all())), None)
 
 
 def squared_error(x: Tensor, mu: Tensor, observed: Tensor | None = None) -> Tensor:

@@ -1,6 +1,6 @@
 """Theta = {pi, W, sigma2}, the log-joint of Eq. (1), and what follows from it for a set of states.
 
-    log p(x, z) = sum_h [z_h log pi_h + (1 - z_h) log(1 - pi_h)] + log p(x | mu(z; W))
+    log p(x, z) = log p(z) + log p(x | z, mu(z; W))
 
 Values are the true ones, never up to a constant, so that ELBOs can be compared across models.
 """
@@ -15,15 +15,17 @@ from torch import Tensor, nn
 
 from tvae.errors import refuse
 from tvae.fields import option
-from tvae.model.decoder import ACTIVATIONS, Decoder, Mlp, restore_decoder
-from tvae.model.likelihood import LIKELIHOODS, Gaussian, Likelihood, restore_likelihood
+from tvae.model.decoder import ACTIVATIONS, DECODERS, Decoder, decoder_from
+from tvae.model.likelihood import LIKELIHOODS, Gaussian, Likelihood, likelihood_from
+from tvae.model.parts import Start
+from tvae.model.prior import PRIORS, Bernoulli, Prior, prior_from
 from tvae.model.units import Units
-
-PI_MIN = 1e-6  # pi is kept within [PI_MIN, 1 - PI_MIN], off the poles of the log-joint
 
 
 @dataclass
 class ModelConfig:
+    decoder: str = option("mlp", "kind of decoder", choices=tuple(DECODERS))
+    prior: str = option("bernoulli", "prior of the latents", choices=tuple(PRIORS))
     n_latents: Optional[int] = option(None, "H; null: by the data", ge=1)
     hidden: Optional[list[int]] = option(None, "units of each hidden layer, []: linear; null: one of n_latents", ge=1)
     activation: str = option("relu", "of the hidden layers", choices=tuple(ACTIVATIONS))
@@ -45,43 +47,48 @@ class ModelConfig:
 
 
 class Model(nn.Module):
-    """A decoder, the prior `pi` (H,) and the likelihood, in the precision of `pi`."""
+    """A decoder, a likelihood and a prior, in the precision of the prior; Adam trains the `parameters()` of all."""
 
-    pi: Tensor
-
-    def __init__(self, decoder: Decoder, pi: Tensor, likelihood: Likelihood):
+    def __init__(self, decoder: Decoder, prior: Prior, likelihood: Likelihood):
         super().__init__()
-        self.decoder = decoder
-        self.register_buffer("pi", pi.clamp(PI_MIN, 1 - PI_MIN))
-        self.likelihood = likelihood
+        self.decoder, self.likelihood, self.prior = decoder, likelihood, prior
+
+    @property
+    def pi(self) -> Tensor:
+        """(H,): the probability that a latent is on; of a prior that differs between data points, the mean."""
+        return self.prior.mean()
 
     @property
     def n_latents(self) -> int:
         return len(self.pi)
 
-    def log_prior(self, z: Tensor) -> Tensor:
-        """(..., H) -> (...): log p(z)."""
-        return z @ torch.logit(self.pi) + torch.log1p(-self.pi).sum()
+    def log_prior(self, z: Tensor, index: Tensor | None = None) -> Tensor:
+        """(..., H) -> (...): log p(z), of the data points with the numbers `index`."""
+        return self.prior.log_prob(z, index)
 
-    def log_joint(self, x: Tensor, z: Tensor, observed: Tensor | None = None) -> Tensor:
-        """x (B, D), z (B, S, H), observed (B, D) bool -> (B, S): log p(x, z)."""
-        error = self.likelihood.error(x, self.decoder(z), observed)
-        return self.log_prior(z) + self.likelihood.log_prob(error, x, observed)
+    def log_joint(self, x: Tensor, z: Tensor, observed: Tensor | None = None, index: Tensor | None = None) -> Tensor:
+        """x (B, D), z (B, S, H), observed (B, D) bool, index (B,) -> (B, S): log p(x, z)."""
+        error = self.likelihood.error(x, self.decoder(z), z, observed)
+        return self.log_prior(z, index) + self.likelihood.log_prob(error, x, observed)
 
     def sample(self, n_points: int, rng: torch.Generator) -> Tensor:
         """(N, D): draws from p(x), on the CPU's random numbers."""
-        dtype, device = self.pi.dtype, self.pi.device
-        z = (torch.rand(n_points, self.n_latents, generator=rng, dtype=dtype).to(device) < self.pi).to(dtype)
-        return self.likelihood.sample(self.decoder(z), rng)
+        return self.likelihood.sample(self.decoder(self.prior.sample(n_points, rng)), rng)
 
     def spec(self) -> dict[str, Any]:
-        """Plain values from which `restore_model` rebuilds the model, given its parameters."""
-        return {**self.decoder.spec(), **self.likelihood.spec()}
+        """Plain values from which `model_from` rebuilds the model, given its parameters."""
+        return {**self.decoder.spec(), **self.prior.spec(), **self.likelihood.spec()}
 
     def parameters_by_name(self) -> dict[str, Tensor]:
-        """All parameters as they are saved: pi, those of the likelihood, those of the decoder."""
+        """All parameters as they are saved: those of the prior, the likelihood and the decoder."""
+        prior = {_saved_name(name): value for name, value in self.prior.state_dict().items()}
         decoder = {f"decoder.{name}": value for name, value in self.decoder.state_dict().items()}
-        return {"pi": self.pi, **self.likelihood.state_dict(), **decoder}
+        return {**prior, **self.likelihood.state_dict(), **decoder}
+
+    def problem(self, parameters: dict[str, Tensor]) -> str | None:
+        """The reason why these cannot be the `parameters_by_name` of such a model after training, if there is one."""
+        state = by_part(parameters)
+        return self.prior.problem(state["prior"]) or self.likelihood.problem(state["likelihood"])
 
     @torch.no_grad()
     def load(self, parameters: dict[str, Tensor]) -> None:
@@ -95,37 +102,55 @@ class Model(nn.Module):
             value.copy_(parameters[name])
 
 
+def _saved_name(name: str) -> str:
+    """The name under which a prior's parameter is saved: `pi` has no prefix."""
+    return name if name == "pi" else f"prior.{name}"
+
+
+def by_part(parameters: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+    """`parameters_by_name` as the `state_dict` of `decoder`, `prior` and `likelihood`."""
+    parts: dict[str, dict[str, Tensor]] = {"decoder": {}, "prior": {}, "likelihood": {}}
+    for name, value in parameters.items():
+        part, _, own = ("prior." + name if name == "pi" else name).partition(".")
+        if part in ("decoder", "prior") and own:
+            parts[part][own] = value
+        else:
+            parts["likelihood"][name] = value
+    return parts
+
+
 def start_model(
-    options: ModelConfig, n_outputs: int, data_variance: float, units: Units, rng: torch.Generator
+    options: ModelConfig, n_points: int, n_outputs: int, data_variance: float, units: Units, rng: torch.Generator
 ) -> Model:
-    """Theta before training: Glorot weights, zero biases, `pi` and the likelihood as configured."""
+    """Theta before training, each part by its name in the options."""
     assert options.n_latents is not None
     assert options.hidden is not None
     n_variances = n_outputs if options.variances is None else len(options.variances)
     refuse(n_variances != n_outputs, f"model.variances: {n_variances}, but a data point has {n_outputs} values")
-    decoder = Mlp(options.n_latents, options.hidden, n_outputs, options.activation, rng)
-    pi = torch.full((options.n_latents,), options.pi or 1 / options.n_latents, dtype=torch.float64)
-    kind = LIKELIHOODS[options.likelihood]
-    return Model(decoder, pi, kind.start(options.sigma2, options.variances, data_variance, units))
+    start = Start(options, n_points, n_outputs, data_variance, units, rng)
+    return Model(
+        DECODERS[options.decoder].start(start),
+        PRIORS[options.prior].start(start),
+        LIKELIHOODS[options.likelihood].start(start),
+    )
 
 
-def restore_model(spec: dict[str, Any], parameters: dict[str, Tensor]) -> Model:
+def model_from(spec: dict[str, Any], parameters: dict[str, Tensor]) -> Model:
     """The model whose `spec` and `parameters_by_name` were saved."""
-    parts: dict[str, dict[str, Tensor]] = {"decoder": {}, "likelihood": {}}
-    for name, value in parameters.items():
-        if name != "pi":
-            is_decoders = name.startswith("decoder.")
-            parts["decoder" if is_decoders else "likelihood"][name.removeprefix("decoder.")] = value
-    decoder = restore_decoder(spec, parts["decoder"])
-    return Model(decoder, parameters["pi"], restore_likelihood(spec, parts["likelihood"]))
+    state = by_part(parameters)
+    return Model(
+        decoder_from(spec, state["decoder"]),
+        prior_from(spec, state["prior"]),
+        likelihood_from(spec, state["likelihood"]),
+    )
 
 
 def gaussian_model(decoder: Decoder, pi: Tensor, sigma2: float) -> Model:
     """The paper's model with these parameters."""
-    return Model(decoder, pi, Gaussian(torch.tensor(sigma2, dtype=pi.dtype)))
+    return Model(decoder, Bernoulli(pi), Gaussian(torch.tensor(sigma2, dtype=pi.dtype)))
 
 
 def log_likelihood(model: Model, x: Tensor, z: Tensor, observed: Tensor | None = None) -> Tensor:
     """(B,): log of the sum of p(x, z) over the states z (S, H); with all 2^H of them the exact log p(x)."""
-    error = model.likelihood.error(x, model.decoder(z)[None], observed)
+    error = model.likelihood.error(x, model.decoder(z)[None], z[None], observed)
     return (model.log_prior(z) + model.likelihood.log_prob(error, x, observed)).logsumexp(1)

@@ -113,7 +113,8 @@ def e_step_seconds(fit: Fit) -> float:
     x, observed = fit.points.rows(index)
 
     def e_step() -> None:
-        fit.engine.e_step(fit.model, fit.config.ea, x, fit.points.sets.take(index), Stream(0, index), observed)
+        packed, number = fit.points.sets.take(index), index + fit.points.own.start
+        fit.backend.e_step(fit.model, fit.config.ea, x, packed, Stream(0, index), observed, number)
 
     return _shortest(e_step, 5, fit.device.type == "cpu") / len(index)
 

@@ -21,7 +21,7 @@ from tvae.inference.posterior import clean_moments, significant_states
 from tvae.inference.streams import Stream, derive
 from tvae.restoration.aggregation import Accumulator
 from tvae.restoration.tiling import Band, Bands, chunks, overlapping
-from tvae.training.source import Reader
+from tvae.training.points import Reader
 from tvae.training.trainer import Fit
 
 CHUNK = 512  # patches restored at once
@@ -103,7 +103,8 @@ def _of_band(fit: Fit, patches: Reader, shape: tuple[int, ...], plan: Plan, band
             index, trained = index[is_own], trained[is_own] - own.start
             number = (page * n + index).to(fit.device)
             packed = fit.points.sets.take(trained.to(fit.device))
-            sums.add(index, *_moments(fit, *patches.take(number), packed, number, plan.n_rounds))
+            moments = _moments(fit, *patches.take(number), packed, number, trained + own.start, plan.n_rounds)
+            sums.add(index, *moments)
     sums.merge(fit.team)
     return sums.result()
 
@@ -121,12 +122,13 @@ def take_back(picture: Picture, restored: Restored) -> Restored:
 
 
 def _moments(
-    fit: Fit, x: Tensor, observed: Tensor | None, packed: Tensor, index: Tensor, n_rounds: int
+    fit: Fit, x: Tensor, observed: Tensor | None, packed: Tensor, number: Tensor, trained: Tensor, n_rounds: int
 ) -> tuple[Tensor, Tensor]:
-    """(B, D) each: mean and variance of the clean patches."""
-    model, config, engine = fit.model, fit.config, fit.engine
+    """(B, D) each: mean and variance of the clean patches with these numbers, and those of the nearest trained ones."""
+    index = trained.to(fit.device)
+    model, config, backend = fit.model, fit.config, fit.backend
     for round_ in range(n_rounds):
-        rng = Stream(derive(config.seed, "restore", round_), index)
-        packed = engine.e_step(model, config.ea, x, packed, rng, observed).packed
-    rows = significant_states(engine.e_step(model, config.ea, x, packed, None, observed), PRUNE)
-    return clean_moments(model, x, rows, observed, engine.products)
+        rng = Stream(derive(config.seed, "restore", round_), number)
+        packed = backend.e_step(model, config.ea, x, packed, rng, observed, index).packed
+    rows = significant_states(backend.e_step(model, config.ea, x, packed, None, observed, index), PRUNE)
+    return clean_moments(model, x, rows, observed, backend.products)

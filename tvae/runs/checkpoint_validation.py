@@ -46,13 +46,12 @@ def check_model(model: Model, parameters: dict[str, Tensor]) -> None:
     """Raise `ValueError` unless these can be the parameters of such a model."""
     for name, value in parameters.items():
         _check_tensor(value, name)
-    _check(bool(((parameters["pi"] > 0) & (parameters["pi"] < 1)).all()), "pi beyond 0 and 1")
-    for name in model.likelihood.state_dict():
-        _check(bool((parameters[name] > 0).all()), f"{name} not above 0")
+    problem = model.problem(parameters)
+    _check(problem is None, problem or "")
 
 
 def _check_optimiser(fit: Fit, saved: dict[str, Any]) -> None:
-    parameters = list(fit.model.decoder.parameters())
+    parameters = list(fit.model.parameters())
     (group,) = saved["param_groups"]
     _check(group["params"] == list(range(len(parameters))), "an optimiser of other parameters")
     for name in ("lr", "eps", "weight_decay", *(["initial_lr"] if "initial_lr" in group else [])):

@@ -12,7 +12,7 @@ from tvae.errors import UserError
 from tvae.io.sealed import DamagedCheckpoint, understood
 from tvae.model.decoder import Decoder, Mlp, why_not_from_linear
 from tvae.model.units import Units
-from tvae.model.vae import Model, restore_model
+from tvae.model.vae import Model, model_from
 from tvae.runs.checkpoint import Part, Saved, copy_rows, load_newest, shape_of
 from tvae.runs.checkpoint_validation import check_fit, check_history, check_model, check_states
 from tvae.runs.distributed.ranks import Ranks
@@ -39,7 +39,7 @@ def load_model(directory: Path) -> tuple[Model, Units, list[Part]]:
     saved = load_run(directory, Ranks(), "init_from")
     fit = saved.content["fit"]
     with understood(saved.path):
-        model = restore_model(fit, fit["model"])
+        model = model_from(fit, fit["model"])
         check_model(model, fit["model"])
         check_states(saved.parts, model.n_latents)
         return model, Units(*fit["units"]), saved.parts
@@ -88,7 +88,8 @@ def start_from_run(fit: Fit, directory: Path, fingerprint: str) -> None:
         mine.load_state_dict(source.decoder.state_dict())
     else:
         mine.start_from_linear(source.decoder.to(fit.device, fit.model.pi.dtype))
-    fit.model.pi.copy_(source.pi)
+    if type(source.prior) is type(fit.model.prior):
+        fit.model.prior.load_state_dict(source.prior.state_dict())
     if type(source.likelihood) is type(fit.model.likelihood):
         fit.model.likelihood.load_state_dict(source.likelihood.state_dict())
     if read_fingerprint(directory) != fingerprint:

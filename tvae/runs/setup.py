@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from tvae.backends import choose_engine
+from tvae.backends import choose_backend
 from tvae.config.placement import choose_device, choose_threads
 from tvae.config.schema import Config
 from tvae.data.dataset import Dataset
@@ -19,8 +19,7 @@ from tvae.inference.streams import generator
 from tvae.model.units import Units
 from tvae.model.vae import start_model
 from tvae.runs.files import STATES
-from tvae.training.points import Points, StateSets
-from tvae.training.source import Source, units_of
+from tvae.training.points import Points, Source, StateSets, units_of
 from tvae.training.team import ALONE, Team
 from tvae.training.trainer import Fit
 
@@ -34,7 +33,9 @@ def make_fit(
     units = units or units_for(config, dataset)  # whose last digit depends on the threads
     device, dtype = choose_device(config.device, config.precision), getattr(torch, config.precision)
     variance = source.known_values().double().var(correction=0).item()
-    start = start_model(config.model, source.n_values, variance, units, generator(config.seed, "weights"))
+    start = start_model(
+        config.model, source.n_points, source.n_values, variance, units, generator(config.seed, "weights")
+    )
     make_sets: Callable[[tuple[int, ...]], StateSets] = StateSets
     if config.states.memmap:
         assert folder is not None
@@ -50,9 +51,9 @@ def make_fit(
     if config.compile:
         model.decoder.rest = torch.compile(model.decoder.rest)  # type: ignore[method-assign]
     imputes = config.model.impute and source.is_masked
-    engine = choose_engine(model, config.ea, imputes, source.is_masked and config.model.solver == "exact")
+    backend = choose_backend(model, config.ea, imputes, source.is_masked and config.model.solver == "exact")
     held_out = None if dataset.held_out is None else points(dataset.held_out)
-    return Fit(config, model, engine, points(source, make_sets), units, held_out, team)
+    return Fit(config, model, backend, points(source, make_sets), units, held_out, team)
 
 
 def units_for(config: Config, dataset: Dataset) -> Units:

@@ -23,7 +23,7 @@ from tvae.inference.streams import derive
 from tvae.io.regular import check_regular
 from tvae.io.sealed import DamagedCheckpoint, read, understood, write
 from tvae.model.units import Units
-from tvae.model.vae import Model, restore_model
+from tvae.model.vae import Model, model_from
 from tvae.restoration.cost import stages
 from tvae.restoration.posterior_mean import Restored
 from tvae.restoration.tiling import Bands
@@ -105,5 +105,5 @@ class Trained:
         if "options" not in content:
             raise UserError(f"{path}: no model of pictures; a run directory is restored from by run=DIR")
         with understood(path):
-            model = restore_model(content, content["parameters"])
+            model = model_from(content, content["parameters"])
             return cls(parse_config(content["options"], path), model, Units(*content["units"]))

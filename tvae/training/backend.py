@@ -1,6 +1,6 @@
-"""What an engine does for the training loop: the visit of a minibatch and its parts, products with packed states, Adam.
+"""What a backend does for the training loop: the visit of a minibatch and its parts, products with packed states, Adam.
 
-An engine is put together once, where training is set up (`tvae.backends.choose_engine`), from the functions that suit
+A backend is put together once, where training is set up (`tvae.backends.choose_backend`), from the functions that suit
 the model, the search and the device. The loop calls them and does not ask which they are. All functions with the same
 name compute the same thing from the same random numbers, up to rounding.
 """
@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 
 from tvae.inference.evolution import EaConfig
-from tvae.inference.posterior import EStep, Rows, significant_states
+from tvae.inference.posterior import EStep, significant_states
 from tvae.inference.streams import Stream
 from tvae.model.packed import Products
+from tvae.model.parts import Rows
 from tvae.model.vae import Model
 from tvae.training.m_step import Totals
 
@@ -32,28 +33,44 @@ class EStepFunction(Protocol):
         packed: Tensor,
         rng: Stream | None,
         observed: Tensor | None = None,
+        index: Tensor | None = None,
     ) -> EStep:
         """One round of evolution: `n_generations` of children, then the S fittest of old and new.
 
         x (B, D), packed (B, S, ceil(H/8)), observed (B, D) bool; without `rng`, or where the set holds all states, the
-        states are evaluated and stay as they are. What is drawn from `rng` is counted there.
+        states are evaluated and stay as they are. What is drawn from `rng` is counted there. `index` (B,) int64: the
+        numbers of the data points, for the prior; None: they are not trained on.
         """
 
 
 class GradientFunction(Protocol):
-    def __call__(self, model: Model, x: Tensor, rows: Rows, observed: Tensor | None, n_points: int) -> list[Tensor]:
-        """Of -1 / n_points sum_r weight_r log p(x_point(r) | z_r), for each of the decoder's parameters in order.
+    def __call__(
+        self,
+        model: Model,
+        x: Tensor,
+        rows: Rows,
+        observed: Tensor | None,
+        n_points: int,
+        index: Tensor | None = None,
+    ) -> list[Tensor]:
+        """Gradient of -1 / n_points sum_r weight_r log p(x_point(r), z_r), for each of the model's parameters in order.
 
-        x (B, D), observed (B, D) bool.
+        x (B, D), observed (B, D) bool, index (B,) as for the E-step.
         """
 
 
-class Minibatch(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Minibatch:
     x: Tensor  # (B, D)
     observed: Tensor | None  # (B, D) bool
     packed: Tensor  # (B, S, ceil(H/8)): the states
     rng: Stream
     n_points: int  # data points in it, those of other ranks included
+
+    @property
+    def index(self) -> Tensor:
+        """(B,) int64: the numbers of the data points."""
+        return self.rng.index
 
 
 class VisitFunction(Protocol):
@@ -91,16 +108,18 @@ def visit_by(e_step: EStepFunction, gradient: GradientFunction, products: Produc
         model: Model, ea: EaConfig, prune: float, batch: Minibatch, totals: Totals
     ) -> tuple[Tensor, list[Tensor]]:
         x, observed = batch.x, batch.observed
-        step = e_step(model, ea, x, batch.packed, batch.rng, observed)
+        step = e_step(model, ea, x, batch.packed, batch.rng, observed, batch.index)
         rows = significant_states(step, prune)
-        totals.add(model, x, step, rows, observed, products)
-        return step.packed, [] if totals.is_exact else gradient(model, x, rows, observed, batch.n_points)
+        totals.add(model, x, step, rows, observed, products, batch.index)
+        if totals.is_exact:
+            return step.packed, []
+        return step.packed, gradient(model, x, rows, observed, batch.n_points, batch.index)
 
     return visit
 
 
 @dataclass(frozen=True)
-class Engine:
+class Backend:
     name: str
     visit: VisitFunction
     e_step: EStepFunction

@@ -1,25 +1,26 @@
-"""The M-step in closed form: pi, the likelihood's parameters, and a linear decoder.
+"""The M-step in closed form: the parameters of prior and likelihood, and a linear decoder.
 
     pi     = 1 / N sum_n sum_z q_n(z) z                                                                         Eq. (5)
     sigma2 = 1 / (number of observed values) sum_n sum_z q_n(z) |x_n - mu(z; W)|^2                              Eq. (5)
 
 `Totals` adds up over an epoch what the closed forms need. For a linear decoder with `solver=exact` it also adds up the
 normal equations, one set for all outputs or, where data are missing, one for each output. All other decoders learn by
-Adam, from the gradient of Eq. (4) that an engine computes. With `counts_imputed` missing values stand at their
+Adam, from the gradient of Eq. (4) that a backend computes. With `counts_imputed` missing values stand at their
 posterior mean and count as observed in sigma2, as in the published program (deviation 2 in the README).
 """
 
 from __future__ import annotations
 
-import copy
+from functools import cache
 
 import torch
 from torch import Tensor
 
-from tvae.inference.posterior import EStep, Rows, outputs
+from tvae.inference.posterior import EStep, outputs
 from tvae.model.decoder import Mlp
 from tvae.model.packed import Products, with_bias
-from tvae.model.vae import PI_MIN, Model
+from tvae.model.parts import Rows, Visited
+from tvae.model.vae import Model
 
 
 class Totals:
@@ -30,9 +31,8 @@ class Totals:
         self.device, self.is_exact = model.pi.device, is_exact
         self.dtype = torch.float32 if self.device.type == "mps" else torch.float64
         self.sums = {name: self._zeros() for name in ("n_points", "n_observed", "elbo", "n_accepted")}
-        for name, shape in model.likelihood.statistics_shapes().items():
-            self.sums[name] = self._zeros(*shape)
-        self.sums["active"] = self._zeros(n_latents)
+        for part in (model.likelihood, model.prior):
+            self.sums |= {name: self._zeros(*shape) for name, shape in part.statistics_shapes().items()}
         if is_masked and counts_imputed:
             self.sums["imputed_error"] = self._zeros()
         if is_exact:  # normal equations for [W; b]: gram [W; b] = cross
@@ -44,31 +44,33 @@ class Totals:
     def _zeros(self, *shape: int) -> Tensor:
         return torch.zeros(shape, dtype=self.dtype, device=self.device)
 
-    def zeros(self) -> Totals:
-        """Of the same kind, with nothing counted in."""
-        fresh = copy.copy(self)
-        fresh.sums = {name: torch.zeros_like(total) for name, total in self.sums.items()}
-        return fresh
-
     def __getitem__(self, name: str) -> Tensor:
         return self.sums[name]
 
     @torch.no_grad()
     def add(
-        self, model: Model, x: Tensor, step: EStep, rows: Rows, observed: Tensor | None, products: Products
+        self,
+        model: Model,
+        x: Tensor,
+        step: EStep,
+        rows: Rows,
+        observed: Tensor | None,
+        products: Products,
+        index: Tensor | None = None,
     ) -> None:
-        """Count in a batch: x (B, D) with its E-step and its significant states."""
+        """Count in a batch: x (B, D) with its E-step, its significant states and the numbers (B,) of its points."""
         sums = self.sums
         sums["n_points"] += len(x)
         sums["n_observed"] += x.numel() if observed is None else observed.sum()
         sums["elbo"] += step.elbo.sum()
         sums["n_accepted"] += step.n_accepted
-        for name, value in model.likelihood.statistics(x, step.weights, step.error, observed).items():
-            sums[name] += value
-        sums["active"] += products.multiply_transposed(rows.packed, rows.weight[:, None], len(sums["active"]))[:, 0]
+        mu = cache(lambda: outputs(model, rows, products))
+        batch = Visited(x, observed, index, step.weights, step.error, rows, mu, products)
+        model.likelihood.add_statistics(sums, batch)
+        model.prior.add_statistics(sums, batch)
         if "imputed_error" in sums:
             assert observed is not None
-            sums["imputed_error"] += _imputed_error(outputs(model, rows, products), rows, observed)
+            sums["imputed_error"] += _imputed_error(mu(), rows, observed)
         if self.is_exact:
             self._add_normal_equations(x, rows, observed, products)
 
@@ -78,7 +80,7 @@ class Totals:
             mean = products.add_moments(sums["gram"][0], rows.packed, rows.weight, rows.point, len(x))
         else:
             x = x * observed
-            y = with_bias(rows.packed, len(sums["active"]), x.dtype)
+            y = with_bias(rows.packed, len(sums["cross"]) - 1, x.dtype)
             weighted = y * rows.weight[:, None]
             of_output = observed[rows.point].T.to(y.dtype)  # (D, R)
             sums["gram"] += (of_output[:, None] * weighted.T) @ y  # (D, H+1, R) @ (R, H+1)
@@ -99,8 +101,8 @@ def update_closed_forms(model: Model, totals: Totals) -> None:
     """Eq. (5), and before it the exact decoder where its normal equations were added up."""
     if totals.is_exact:
         solve_linear(model, totals)
-    model.pi.copy_((totals["active"] / totals["n_points"]).clamp(PI_MIN, 1 - PI_MIN))
     sums = totals.sums
+    model.prior.update(sums)
     if "imputed_error" in sums:
         n_values = sums["n_points"] * model.decoder.n_outputs
         sums = sums | {"error": sums["error"] + sums["imputed_error"], "n_observed": n_values}

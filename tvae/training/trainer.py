@@ -1,4 +1,14 @@
-"""The training loop (Algorithm 1): a generator that yields one report per epoch.
+"""Algorithm 1 of the paper, from top to bottom.
+
+    for each epoch:                                                                                `Fit.epochs`
+        for each minibatch:                                                                        `Fit.visit`
+            E-step: for each data point n, repeated for each generation
+                selection     parents from the states, in proportion to their fitness             Eq. (9)
+                mutation      children: parents with latents flipped
+                union         of Phi_n and all children
+                truncation    the S states with the highest log-joint stay as Phi_n               Eqs. (7), (8)
+            Adam step on the decoder's weights, with q over Phi_n                                 Eqs. (3), (4)
+        pi and sigma2 in closed form                                               Eq. (5)         `Fit.finish_epoch`
 
 `Fit` holds everything that training changes. What it draws at random depends on the seed, the epoch and the data point
 alone, so its `state_dict` needs no generator states: training that was stopped, even in the middle of an epoch, is
@@ -11,6 +21,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
@@ -24,15 +35,32 @@ from tvae.inference.states import StatesConfig
 from tvae.inference.streams import Stream, derive, generator
 from tvae.model.units import Units
 from tvae.model.vae import Model, ModelConfig
-from tvae.training.backend import Engine, Minibatch, Stretch
+from tvae.training.backend import Backend, Minibatch, Stretch
 from tvae.training.m_step import Totals, update_closed_forms
-from tvae.training.pace import Pace
 from tvae.training.points import Points
-from tvae.training.schedule import LrConfig, make_schedule, next_rates
 from tvae.training.team import ALONE, Team
 
 ASK_EVERY = 50  # minibatches
 BATCH = 32  # data points in a minibatch, if nobody says
+MOMENT = 0.05  # seconds that one call of the backend may take: nobody is asked whether to stop meanwhile
+MOST_AT_ONCE = 64  # minibatches in one call
+
+
+@dataclass
+class LrConfig:
+    kind: str = option("cyclic", "schedule of the learning rate", choices=("cyclic", "decay", "constant"))
+    min: float = option(1e-4, "cyclic: lowest rate", gt=0)
+    max: Optional[float] = option(
+        1e-2, "cyclic: highest rate; else the rate at the start; null: by the image's noise", gt=0
+    )
+    epochs_per_cycle: Optional[float] = option(20, "cyclic: epochs from lowest to highest and back; null: all", gt=0)
+    epochs_to_half: float = option(20, "decay: epochs in which the rate halves", gt=0)
+
+    @property
+    def start(self) -> float:
+        """The rate before the first step."""
+        assert self.max is not None
+        return self.min if self.kind == "cyclic" else self.max
 
 
 @dataclass
@@ -68,7 +96,7 @@ class Fit:
         self,
         config: FitConfig,
         model: Model,
-        engine: Engine,
+        backend: Backend,
         points: Points,
         units: Units = Units(),  # noqa: B008
         held_out: Points | None = None,
@@ -76,17 +104,17 @@ class Fit:
     ):
         """`held_out`: data that nothing is learned from; their states evolve too, by one visit an epoch."""
         assert config.epochs is not None
-        self.config, self.model, self.engine, self.units, self.team = config, model, engine, units, team
+        self.config, self.model, self.backend, self.units, self.team = config, model, backend, units, team
         self.points, self.held_out = points, held_out
         self.device = model.pi.device
         self.n_epochs, self.batch_size = config.epochs, config.batch_size or BATCH
         self.n_batches = math.ceil(points.n_points / self.batch_size)
-        self.optimiser = engine.optimiser(model.decoder.parameters(), config.lr.start)
+        self.optimiser = backend.optimiser(model.parameters(), config.lr.start)
         self.schedule = make_schedule(self.optimiser, config.lr, self.n_batches, self.n_epochs)
         self.epoch = 0  # epochs done
         self.batch = 0  # batches done in the epoch under way
         self.seconds = 0.0  # spent in the epoch under way
-        self.pace = Pace(engine.stretch is not None and team.is_alone and not self.is_exact)
+        self.pace = Pace(backend.stretch is not None and team.is_alone and not self.is_exact)
         self.totals = self._new_totals()
         self.n_wanting = torch.zeros(1, dtype=model.pi.dtype, device=self.device)  # ranks that want to stop
 
@@ -99,13 +127,13 @@ class Fit:
         return Totals(self.model, self.is_exact, self.points.is_masked, self.config.model.counts_imputed)
 
     def epochs(self, stop: Callable[[], bool] = lambda: False) -> Iterator[Epoch]:
-        """Train up to `n_epochs`; `stop` is asked every moment, between minibatches, and ends the training early."""
+        """Train up to `n_epochs`; `stop` is asked between minibatches, every 50 ms, and ends the training early."""
         size = self.batch_size
         while self.epoch < self.n_epochs:
             started = time.perf_counter()
             seed = derive(self.config.seed, "search", self.epoch)
             order, ends = self._order()
-            with self.engine.at_work():
+            with self.backend.at_work():
                 while self.batch < self.n_batches and not self._stops(stop()):
                     n = min(self.pace.n_at_once, self.n_batches - self.batch)
                     index = order[ends[self.batch] : ends[self.batch + n]]
@@ -144,7 +172,7 @@ class Fit:
         return (order[is_own] - own.start).to(self.device), ends
 
     def visit(self, index: Tensor, seed: int, n_in_batch: int) -> None:
-        """One minibatch: E-step, then a step of the decoder. Or several of them, if the engine takes stretches.
+        """One minibatch: the E-step of its data points, then a step of Adam. Or several at once, if the backend can.
 
         `index` (B,): this rank's data points in it; `n_in_batch`: those of all ranks.
         """
@@ -152,15 +180,17 @@ class Fit:
         x, observed = points.rows(index)
         rng = Stream(seed, index + points.own.start)
         batch = Minibatch(x, observed, points.sets.take(index), rng, n_in_batch)
-        if self.engine.stretch is not None and n_in_batch > self.batch_size:
+        if self.backend.stretch is not None and n_in_batch > self.batch_size:
             rates = next_rates(self.schedule, math.ceil(n_in_batch / self.batch_size))
             stretch = Stretch(batch, self.batch_size, self.optimiser, rates)
-            points.sets.put(index, self.engine.stretch(self.model, config.ea, config.prune, stretch, self.totals))
+            points.sets.put(index, self.backend.stretch(self.model, config.ea, config.prune, stretch, self.totals))
             return
-        packed, gradients = self.engine.visit(self.model, config.ea, config.prune, batch, self.totals)
+        # selection, mutation, union, truncation: Eqs. (7) to (9); then the gradient of Eq. (4) under the new q
+        packed, gradients = self.backend.visit(self.model, config.ea, config.prune, batch, self.totals)
         points.sets.put(index, packed)
         if self.is_exact:
             return
+        # Adam
         self.team.add([*gradients, self.n_wanting])
         for parameter, gradient in zip(self.optimiser.param_groups[0]["params"], gradients, strict=True):
             parameter.grad = gradient
@@ -168,13 +198,13 @@ class Fit:
         self.schedule.step()
 
     def finish_epoch(self) -> Epoch:
-        """The closed-form updates, and the report."""
+        """pi and sigma2 in closed form, and the report."""
         totals, units = self.totals, self.units
         self.team.add(list(totals.sums.values()))
         n_points = totals["n_points"].item()
         elbo = units.elbo_to_data(totals["elbo"].item() / n_points, totals["n_observed"].item() / n_points)
         self._check(elbo)
-        update_closed_forms(self.model, totals)
+        update_closed_forms(self.model, totals)  # Eq. (5)
         self.team.share(list(self.model.state_dict().values()))  # machines may round differently
         elbo_test = (
             None
@@ -205,11 +235,12 @@ class Fit:
         Without a `seed` the states are evaluated and stay as they are.
         """
         total = torch.zeros(1, dtype=torch.float64)
-        with self.engine.at_work():
+        with self.backend.at_work():
             for index in torch.arange(len(points.own), device=self.device).split(self.batch_size):
-                x, observed = points.rows(index)
-                rng = None if seed is None else Stream(seed, index + points.own.start)
-                step = self.engine.e_step(self.model, self.config.ea, x, points.sets.take(index), rng, observed)
+                (x, observed), packed, number = points.rows(index), points.sets.take(index), index + points.own.start
+                rng = None if seed is None else Stream(seed, number)
+                trained = number if points is self.points else None
+                step = self.backend.e_step(self.model, self.config.ea, x, packed, rng, observed, trained)
                 points.sets.put(index, step.packed)
                 total += step.elbo.double().sum().item()
         self.team.add([total])
@@ -255,3 +286,46 @@ class Fit:
         return (
             {"states": self.points} if self.held_out is None else {"test_states": self.held_out, "states": self.points}
         )
+
+
+def make_schedule(
+    optimiser: torch.optim.Optimizer, lr: LrConfig, n_batches: int, n_epochs: int
+) -> torch.optim.lr_scheduler.LRScheduler:
+    """The rate over the steps of `optimiser`, `n_batches` to each of `n_epochs`."""
+    assert lr.max is not None
+    if lr.kind == "cyclic":
+        half = max(1, round((lr.epochs_per_cycle or n_epochs) * n_batches / 2))
+        return torch.optim.lr_scheduler.CyclicLR(
+            optimiser, base_lr=lr.min, max_lr=lr.max, step_size_up=half, cycle_momentum=False
+        )
+    if lr.kind == "decay":
+        gamma = 0.5 ** (1 / (lr.epochs_to_half * n_batches))
+        return torch.optim.lr_scheduler.ExponentialLR(optimiser, gamma)
+    return torch.optim.lr_scheduler.ConstantLR(optimiser, factor=1.0)
+
+
+def next_rates(schedule: torch.optim.lr_scheduler.LRScheduler, n_steps: int) -> list[float]:
+    """The rates of the next steps, which count as done from now on."""
+    rates: list[float] = []
+    for _ in range(n_steps):
+        rates += map(float, schedule.get_last_lr())
+        schedule.step()
+    return rates
+
+
+class Pace:
+    """Adapts the number of minibatches per call to `MOMENT`; one, unless `is_free`. Results do not depend on it."""
+
+    def __init__(self, is_free: bool):
+        self.is_free, self.n_at_once = is_free, 1
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Time a call with `n_at_once` minibatches."""
+        started = time.perf_counter()
+        yield
+        seconds = time.perf_counter() - started
+        if self.is_free and seconds < MOMENT / 2:
+            self.n_at_once = min(2 * self.n_at_once, MOST_AT_ONCE)
+        elif seconds > 2 * MOMENT:
+            self.n_at_once = max(1, self.n_at_once // 2)

@@ -55,7 +55,7 @@ def test_every_activation(activation, dtype):
     model, x, packed = setting(20, [33, 9], 17, 40, dtype=dtype, activation=activation)
     with torch.no_grad():
         model.decoder.weights[0].mul_(8)  # into the tails, beyond softplus's threshold too
-    ours, theirs = (engine.e_step(model, EaConfig(), x, packed, None) for engine in (native, torch_backend))
+    ours, theirs = (backend.e_step(model, EaConfig(), x, packed, None) for backend in (native, torch_backend))
     assert torch.equal(ours.packed, packed)
     tolerance = {"rtol": 1e-4, "atol": 1e-4} if dtype == torch.float32 else {"rtol": 1e-9, "atol": 1e-8}
     assert_same(ours, theirs, 20, **tolerance)
@@ -65,7 +65,7 @@ def test_single_precision():
     model, x, packed = setting(64, [64], 64, 200, n_points=32, dtype=torch.float32)
     ea = EaConfig("best", n_parents=10, n_children=9, n_generations=2)
     ours, theirs = (
-        engine.e_step(model, ea, x, packed, Stream(0, torch.arange(len(x)))) for engine in (native, torch_backend)
+        backend.e_step(model, ea, x, packed, Stream(0, torch.arange(len(x)))) for backend in (native, torch_backend)
     )
     torch.testing.assert_close(ours.log_joint.sort(1).values, theirs.log_joint.sort(1).values, rtol=1e-4, atol=0)
     torch.testing.assert_close(ours.elbo, theirs.elbo, rtol=1e-5, atol=0)
@@ -87,7 +87,7 @@ def test_more_states_than_are_decoded_at_once():
     model, x, packed = setting(14, [9], 7, 3000)
     packed[1:] = packed[0]
     ours, theirs = (
-        engine.e_step(model, EaConfig(), x, packed, Stream(0, torch.arange(5))) for engine in (native, torch_backend)
+        backend.e_step(model, EaConfig(), x, packed, Stream(0, torch.arange(5))) for backend in (native, torch_backend)
     )
     assert_same(ours, theirs, 14, rtol=1e-9, atol=1e-9)
 

@@ -28,7 +28,7 @@ def test_the_gradient_is_that_of_autograd(hidden, masked, imputes):
     model, x, packed = setting(23, hidden, 13, 30)
     rows, observed = rows_and_mask(model, x, packed, masked)
     for n_points in (len(x), 17):  # 17: the minibatch has more data points than are here
-        found = native.gradient(model, x, rows, observed, n_points, imputes)
+        found = native.gradient(model, x, rows, observed, n_points, imputes=imputes)
         expected = torch_backend.gradient_by(UNPACKED, imputes)(model, x, rows, observed, n_points)
         assert [g.shape for g in found] == [p.shape for p in model.decoder.parameters()]
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)

@@ -1,4 +1,4 @@
-"""What the native engine says it can do."""
+"""What the native backend says it can do."""
 
 import pytest
 import torch
@@ -23,7 +23,7 @@ class OtherDecoder(Mlp):
 
 def other_decoder(model):
     decoder = OtherDecoder(6, [5], 7, "relu", torch.Generator()).double()
-    return Model(decoder, model.pi, model.likelihood)
+    return Model(decoder, model.prior, model.likelihood)
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
@@ -45,7 +45,7 @@ def test_nothing_for_other_tensors_and_decoders():
 
 def test_products_and_adam_for_other_likelihoods():
     model = random_model()
-    other = Model(model.decoder, model.pi, KnownVariance(torch.ones(7, dtype=torch.float64)))
+    other = Model(model.decoder, model.prior, KnownVariance(torch.ones(7, dtype=torch.float64)))
     assert native.is_usable(other)
     assert not native.has_e_step(other, EaConfig())
     assert not native.has_gradient(other)

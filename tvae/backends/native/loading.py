@@ -29,7 +29,7 @@ from tvae.backends.switches import is_on
 log = logging.getLogger(__name__)
 
 PREBUILT = build.FOLDER / "prebuilt"  # kernels that a wheel carries
-SLOWER = "5 to 11"  # times, of the torch engine against the kernel; docs/engines.md
+SLOWER = "5 to 11"  # times, of the torch backend against the kernel; docs/backends.md
 
 
 class Unsuitable(Exception):

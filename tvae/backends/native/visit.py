@@ -23,11 +23,13 @@ from tvae.backends.native.loading import is_available, kernel
 from tvae.backends.native.packed_products import PRODUCTS
 from tvae.backends.native.threads import n_threads_for
 from tvae.inference.evolution import EaConfig
-from tvae.inference.posterior import EStep, Rows
+from tvae.inference.posterior import EStep
 from tvae.inference.states import code_numbers
 from tvae.inference.streams import Stream
 from tvae.model.decoder import Mlp
 from tvae.model.likelihood import Gaussian
+from tvae.model.parts import Rows
+from tvae.model.prior import Bernoulli
 from tvae.model.vae import Model
 from tvae.training.backend import Minibatch, Stretch, visit_by
 from tvae.training.m_step import Totals
@@ -53,7 +55,7 @@ def has_gradient(model: Model) -> bool:
 def _has_known_parts(model: Model, activations: Container[str]) -> bool:
     decoder = model.decoder
     has_known_decoder = type(decoder) is Mlp and (decoder.is_linear or decoder.activation in activations)
-    return has_known_decoder and type(model.likelihood) is Gaussian
+    return has_known_decoder and type(model.likelihood) is Gaussian and type(model.prior) is Bernoulli
 
 
 def _known_parts(model: Model) -> tuple[Mlp, float]:
@@ -120,9 +122,15 @@ def _e_step_task(
 
 
 def e_step(
-    model: Model, ea: EaConfig, x: Tensor, packed: Tensor, rng: Stream | None, observed: Tensor | None = None
+    model: Model,
+    ea: EaConfig,
+    x: Tensor,
+    packed: Tensor,
+    rng: Stream | None,
+    observed: Tensor | None = None,
+    index: Tensor | None = None,
 ) -> EStep:
-    """Eqs. (7) and (8), see `training.backend.EStepFunction`; needs `has_e_step`."""
+    """Eqs. (7) and (8), see `training.backend.EStepFunction`; needs `has_e_step`. The prior is the same for all."""
     task, step, _held = _e_step_task(model, ea, x, packed, rng, observed)
     kernel("e_step", x.dtype)(ctypes.byref(task))
     if rng is not None:
@@ -131,7 +139,13 @@ def e_step(
 
 
 def gradient(
-    model: Model, x: Tensor, rows: Rows, observed: Tensor | None, n_points: int, imputes: bool = False
+    model: Model,
+    x: Tensor,
+    rows: Rows,
+    observed: Tensor | None,
+    n_points: int,
+    index: Tensor | None = None,
+    imputes: bool = False,
 ) -> list[Tensor]:
     """Eq. (4) divided by the number of data points, see `training.backend.GradientFunction`; needs `has_gradient`.
 

@@ -17,7 +17,7 @@ from tvae.fields import option
 from tvae.inference.streams import generator
 from tvae.model.decoder import Mlp
 from tvae.model.vae import Model, gaussian_model
-from tvae.training.source import InMemory
+from tvae.training.points import InMemory
 
 EXACT_LATENTS_MAX = 20  # 2^20 states of a data point are as many as can be listed
 

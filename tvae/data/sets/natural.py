@@ -24,7 +24,7 @@ from tvae.data.natural_patches import Cutting, Patches, make_patches
 from tvae.data.whitening import Whitening
 from tvae.fields import option
 from tvae.io.atomic import atomic_file
-from tvae.training.source import InMemory
+from tvae.training.points import InMemory
 
 log = logging.getLogger(__name__)
 

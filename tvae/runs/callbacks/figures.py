@@ -86,7 +86,8 @@ def draw_latents(results: Results) -> Figure:
     fit = results.fit
     index = torch.arange(min(len(fit.points.own), 4096), device=fit.device)
     x, observed = fit.points.rows(index)
-    step = fit.engine.e_step(fit.model, fit.config.ea, x, fit.points.sets.take(index), None, observed)
+    packed, number = fit.points.sets.take(index), index + fit.points.own.start
+    step = fit.backend.e_step(fit.model, fit.config.ea, x, packed, None, observed, number)
     rows = significant_states(step, 1e-3)
     n_on = unpack(rows.packed, fit.model.n_latents).sum(1)
     figure = Figure(figsize=(8, 3.5), layout="constrained")

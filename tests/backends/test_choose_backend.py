@@ -1,4 +1,4 @@
-"""Which engine is chosen, part by part."""
+"""Which backend is chosen, part by part."""
 
 from contextlib import nullcontext
 from functools import partial
@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.conftest import draw_states, evaluated, random_data, random_model
-from tvae.backends import choose_engine, native, torch_backend
+from tvae.backends import choose_backend, native, torch_backend
 from tvae.backends.native import visit
 from tvae.inference import evolution
 from tvae.inference.evolution import EaConfig
@@ -29,18 +29,18 @@ class OtherLikelihood(Gaussian):
     name = "other"
 
 
-def parts(engine):
-    """Which engines do the E-step, the gradient, the products and Adam, and whether torch works on one thread.
+def parts(backend):
+    """Which backends do the E-step, the gradient, the products and Adam, and whether torch works on one thread.
 
     Where it does, the kernel does the visit as a whole.
     """
-    is_whole = engine.at_work is native.torch_on_one_thread
-    assert (_native_function(engine.visit) is native.visit_batch) == is_whole
+    is_whole = backend.at_work is native.torch_on_one_thread
+    assert (_native_function(backend.visit) is native.visit_batch) == is_whole
     return (
-        "native" if engine.e_step is native.e_step else "torch",
-        "native" if _native_function(engine.gradient) is native.gradient else "torch",
-        "native" if engine.products is native.PRODUCTS else "torch",
-        "native" if engine.optimiser is native.Adam else "torch",
+        "native" if backend.e_step is native.e_step else "torch",
+        "native" if _native_function(backend.gradient) is native.gradient else "torch",
+        "native" if backend.products is native.PRODUCTS else "torch",
+        "native" if backend.optimiser is native.Adam else "torch",
         is_whole,
     )
 
@@ -59,37 +59,37 @@ NOTHING = ("torch", "torch", "torch", "torch", False)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_papers_models_are_native(hidden, dtype):
     for selection in evolution.SELECTIONS:
-        engine = choose_engine(random_model(hidden=hidden, dtype=dtype), EaConfig(selection, n_flips=2))
-        assert parts(engine) == WHOLE
-        assert engine.name == "native"
+        backend = choose_backend(random_model(hidden=hidden, dtype=dtype), EaConfig(selection, n_flips=2))
+        assert parts(backend) == WHOLE
+        assert backend.name == "native"
 
 
 @needs_kernel
 @pytest.mark.parametrize("options", [{"mutation": "sparse"}, {"crossover": True}, {"selection": "new"}])
 def test_a_search_that_the_kernel_has_not_is_done_by_torch(options, monkeypatch):
     monkeypatch.setitem(evolution.SELECTIONS, "new", evolution.select_best)
-    engine = choose_engine(random_model(), EaConfig(**options))
-    assert parts(engine) == ("torch", "native", "native", "native", False)
-    assert engine.name == "native and torch"
+    backend = choose_backend(random_model(), EaConfig(**options))
+    assert parts(backend) == ("torch", "native", "native", "native", False)
+    assert backend.name == "native and torch"
 
 
 @needs_kernel
 def test_the_kernel_differentiates_relu_alone():
-    assert parts(choose_engine(random_model(activation="gelu"), EaConfig())) == (
+    assert parts(choose_backend(random_model(activation="gelu"), EaConfig())) == (
         "native", "torch", "native", "native", False
     )  # fmt: skip
     linear = random_model(hidden=[], activation="gelu")  # which has no activation
-    assert parts(choose_engine(linear, EaConfig())) == WHOLE
+    assert parts(choose_backend(linear, EaConfig())) == WHOLE
 
 
 @needs_kernel
 def test_missing_values_are_imputed_by_the_kernel_and_torch_adds_up_exact_m_steps():
     model = random_model(hidden=[])
-    imputing = choose_engine(model, EaConfig(), imputes=True)
+    imputing = choose_backend(model, EaConfig(), imputes=True)
     assert parts(imputing) == WHOLE
     for function in (imputing.gradient, imputing.visit, imputing.stretch):
         assert function.keywords == {"imputes": True}
-    exact = choose_engine(model, EaConfig(), is_exact_masked=True)
+    exact = choose_backend(model, EaConfig(), is_exact_masked=True)
     assert parts(exact) == (*WHOLE[:4], False)
     assert exact.name == "native and torch"
 
@@ -100,51 +100,55 @@ def test_missing_values_are_imputed_by_the_kernel_and_torch_adds_up_exact_m_step
 )
 def test_of_another_likelihood_the_kernel_does_products_and_adam(likelihood):
     model = random_model()
-    engine = choose_engine(Model(model.decoder, model.pi, likelihood), EaConfig())
-    assert parts(engine) == ("torch", "torch", "native", "native", False)
+    backend = choose_backend(Model(model.decoder, model.prior, likelihood), EaConfig())
+    assert parts(backend) == ("torch", "torch", "native", "native", False)
 
 
 def test_another_decoder_device_or_precision_is_all_torchs():
     model = random_model()
     decoder = OtherDecoder(6, [5], 7, "relu", torch.Generator()).double()
-    others = (Model(decoder, model.pi, model.likelihood), random_model().to(torch.float16), random_model().to("meta"))
+    others = (
+        Model(decoder, model.prior, model.likelihood),
+        random_model().to(torch.float16),
+        random_model().to("meta"),
+    )
     for other in others:
-        engine = choose_engine(other, EaConfig())
-        assert parts(engine) == NOTHING
-        assert engine.name == "torch"
-        assert engine.products is UNPACKED
-        assert engine.at_work is nullcontext
+        backend = choose_backend(other, EaConfig())
+        assert parts(backend) == NOTHING
+        assert backend.name == "torch"
+        assert backend.products is UNPACKED
+        assert backend.at_work is nullcontext
 
 
 def test_without_the_kernel_torch_does_everything(monkeypatch):
     monkeypatch.setattr(visit, "is_available", lambda: False)
     model, x = random_model(n_latents=12), random_data()
-    engine = choose_engine(model, EaConfig())
-    assert parts(engine) == NOTHING
+    backend = choose_backend(model, EaConfig())
+    assert parts(backend) == NOTHING
     packed = draw_states(model.pi, 16, len(x), True, torch.Generator().manual_seed(0))
-    step = engine.e_step(model, EaConfig(), x, packed, Stream(0, torch.arange(len(x))))
+    step = backend.e_step(model, EaConfig(), x, packed, Stream(0, torch.arange(len(x))))
     assert step.elbo.isfinite().all()
-    gradients = engine.gradient(model, x, significant_states(step, 0), None, len(x))
-    optimiser = engine.optimiser(model.decoder.parameters(), 0.1)
+    gradients = backend.gradient(model, x, significant_states(step, 0), None, len(x))
+    optimiser = backend.optimiser(model.decoder.parameters(), 0.1)
     assert isinstance(optimiser, torch.optim.Adam)
     before = [parameter.detach().clone() for parameter in model.decoder.parameters()]
     for parameter, gradient in zip(model.decoder.parameters(), gradients, strict=True):
         parameter.grad = gradient
-    with engine.at_work():
+    with backend.at_work():
         optimiser.step()
     assert not any(map(torch.equal, before, model.decoder.parameters()))
 
 
 @pytest.mark.parametrize("masked", [False, True])
-def test_all_engines_compute_the_same(masked):
+def test_all_backends_compute_the_same(masked):
     """Of what a choice mixes, each part can stand for the other."""
     model, x, observed, step = evaluated(masked=masked)
-    engine = choose_engine(model, EaConfig())
-    again = engine.e_step(model, EaConfig(), x, step.packed, None, observed)
+    backend = choose_backend(model, EaConfig())
+    again = backend.e_step(model, EaConfig(), x, step.packed, None, observed)
     torch.testing.assert_close(again.log_joint, step.log_joint)
     torch.testing.assert_close(again.error, step.error)
     rows = significant_states(step, 1e-3)
     expected = torch_backend.gradient_by(UNPACKED, impute=False)(model, x, rows, observed, len(x))
-    torch.testing.assert_close(engine.gradient(model, x, rows, observed, len(x)), expected)
-    mixed = torch_backend.gradient_by(engine.products, impute=False)(model, x, rows, observed, len(x))
+    torch.testing.assert_close(backend.gradient(model, x, rows, observed, len(x)), expected)
+    mixed = torch_backend.gradient_by(backend.products, impute=False)(model, x, rows, observed, len(x))
     torch.testing.assert_close(mixed, expected)

@@ -1,0 +1,47 @@
+"""The arguments that decoder, prior and likelihood share: what they start from, and a minibatch after its E-step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from tvae.model.packed import Products
+from tvae.model.units import Units
+
+
+@dataclass(frozen=True)
+class Start:
+    """Everything that a part may need to know before training."""
+
+    options: Any  # `model.vae.ModelConfig`, with n_latents and hidden filled in
+    n_points: int  # N
+    n_outputs: int  # D
+    data_variance: float  # in the data's units
+    units: Units
+    rng: torch.Generator
+
+
+class Rows(NamedTuple):
+    """States with their weights, R in all, and the data point each belongs to."""
+
+    point: Tensor  # (R,) place in the batch
+    packed: Tensor  # (R, ceil(H/8)) uint8, see `model.packed.unpack`
+    weight: Tensor  # (R,): q, which adds up to 1 for each data point
+
+
+@dataclass(frozen=True, eq=False)
+class Visited:
+    """A minibatch after its E-step, as closed-form M-steps see it."""
+
+    x: Tensor  # (B, D)
+    observed: Tensor | None  # (B, D) bool
+    index: Tensor | None  # (B,) int64: the numbers of the data points
+    weights: Tensor  # (B, S): q
+    error: Tensor  # (B, S): the likelihood's `error`
+    rows: Rows  # the states that matter
+    mu: Callable[[], Tensor]  # (R, D): decoded rows, computed at the first call
+    products: Products  # with packed states
