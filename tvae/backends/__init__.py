@@ -6,6 +6,7 @@ from contextlib import nullcontext
 from functools import partial
 
 from tvae.backends import native, torch_backend
+from tvae.backends.native import slab
 from tvae.inference.evolution import EaConfig
 from tvae.model.packed import UNPACKED
 from tvae.model.vae import Model
@@ -20,6 +21,18 @@ def choose_backend(model: Model, ea: EaConfig, imputes: bool = False, is_exact_m
     `imputes`: missing values stand at their posterior mean in the gradient. `is_exact_masked`: the M-step is exact and
     values are missing, which torch adds up.
     """
+    if slab.has_slab(model, ea):
+        gradient = torch_backend.gradient_by(native.PRODUCTS, imputes)
+        return Backend(
+            name="native",
+            visit=slab.visit,
+            e_step=slab.e_step,
+            gradient=gradient,
+            products=native.PRODUCTS,
+            optimiser=native.Adam,
+            at_work=nullcontext,
+            moments=slab.moments,
+        )
     if not native.is_usable(model):
         e_step: EStepFunction = torch_backend.e_step
         gradient = torch_backend.gradient_by(UNPACKED, imputes)

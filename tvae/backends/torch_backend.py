@@ -82,11 +82,36 @@ def next_generation(
     index: Tensor | None,
 ) -> Population:
     """P parents from the pool, `n_children` of each, evaluated."""
+    if ea.mutation == "residual":
+        return evaluate_states(model, x, residual_children(model, ea, x, pool, observed, index), observed, index)
     place = SELECTIONS[ea.selection](pool.log_joint, ea.n_parents, rng)
     if ea.is_by_flips:
         flips = draw_flips(model.n_latents, ea.n_parents, ea.n_children, ea.n_flips, rng)
         return evaluate_flips(model, x, pool, place, flips, observed, index)
     return evaluate_states(model, x, breed(_take(pool.z, place), ea, model.pi.sum(), rng), observed, index)
+
+
+def residual_children(
+    model: Model, ea: EaConfig, x: Tensor, pool: Population, observed: Tensor | None, index: Tensor | None
+) -> Tensor:
+    """(B, C, H): the fittest states with a latent less, one more or another, each of the best by what it would gain.
+
+    A latent is judged by the exact log-joint of the state with it, for which the decoder has to be linear and small.
+    """
+    n_latents = model.n_latents
+    parents = _take(pool.z, pool.log_joint.topk(ea.n_parents, dim=1).indices)  # (B, P, H)
+    eye = torch.eye(n_latents, dtype=x.dtype, device=x.device)
+    on, latent = parents.topk(min(ea.most_on, n_latents), dim=2)
+    less = parents[:, :, None] * (1 - eye[latent] * on[..., None])  # a latent that is not on: the parent itself
+    bases = torch.cat([torch.zeros_like(parents[:, :1]), parents, less.flatten(1, 2)], 1)  # (B, K, H)
+    more = (bases[:, :, None] + eye).clamp(max=1)  # (B, K, H, H)
+    allowed = more.sum(-1) <= ea.most_on
+    fit = evaluate_states(model, x, more.flatten(1, 2), observed, index).log_joint.view(allowed.shape)
+    gain = fit.masked_fill(~allowed | (bases > 0), -torch.inf)
+    best = gain.topk(min(ea.n_children, n_latents), dim=2).indices
+    children = (bases[:, :, None] + eye[best]).clamp(max=1)
+    children = torch.where((children.sum(-1) <= ea.most_on)[..., None], children, bases[:, :, None])
+    return torch.cat([bases, children.flatten(1, 2)], 1)
 
 
 def evaluate_flips(

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from tvae.data.patches import extract, page_positions, positions, windows
 from tvae.data.picture import Picture
+from tvae.model.parts import Places
 from tvae.model.units import Units
 from tvae.training.points import Batch, Reader, Source, to_model
 
@@ -36,6 +37,12 @@ class PatchSource(Source):
         known = None if self.known is None else self.known.to(device)
         pixels = to_model(self.pixels, known, units, device, dtype)
         return PatchReader(pixels, known, self.patch_size, self.rows, self.columns, part.start)
+
+    def places(self) -> Places:
+        height, n_columns = self.pixels.shape[0] // self.n_pages, len(self.columns)
+        row = self.rows.repeat_interleave(n_columns)
+        at = (row // height, row % height, self.columns.repeat(len(self.rows)))
+        return Places(at, (self.n_pages, height, self.pixels.shape[1]))
 
     def n_blind(self, part: range) -> int:
         if self.known is None:

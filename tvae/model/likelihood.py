@@ -59,8 +59,8 @@ class Likelihood(nn.Module, ABC):
         """The closed-form M-step from the sums of an epoch; `n_points` and `n_observed` are among them."""
 
     @abstractmethod
-    def sample(self, mu: Tensor, rng: torch.Generator) -> Tensor:
-        """Draws from p(x | z), of the shape of mu, on the CPU's random numbers."""
+    def sample(self, mu: Tensor, rng: torch.Generator, z: Tensor | None = None) -> Tensor:
+        """Draws from p(x | z), of the shape of mu, on the CPU's random numbers; z (..., H)."""
 
     @abstractmethod
     def clean(self, x: Tensor, mu: Tensor, z: Tensor, observed: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
@@ -118,7 +118,7 @@ class Gaussian(Likelihood):
     def update(self, sums: dict[str, Tensor]) -> None:
         self.sigma2.copy_((sums["error"] / sums["n_observed"]).clamp(min=SIGMA2_MIN))  # Eq. (5)
 
-    def sample(self, mu: Tensor, rng: torch.Generator) -> Tensor:
+    def sample(self, mu: Tensor, rng: torch.Generator, z: Tensor | None = None) -> Tensor:
         return mu + self.sigma2.sqrt() * standard_normal(mu, rng)
 
     def clean(self, x: Tensor, mu: Tensor, z: Tensor, observed: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
@@ -170,7 +170,7 @@ class KnownVariance(Likelihood):
     def update(self, sums: dict[str, Tensor]) -> None:
         """Nothing is learned."""
 
-    def sample(self, mu: Tensor, rng: torch.Generator) -> Tensor:
+    def sample(self, mu: Tensor, rng: torch.Generator, z: Tensor | None = None) -> Tensor:
         return mu + self.variance.sqrt() * standard_normal(mu, rng)
 
     def clean(self, x: Tensor, mu: Tensor, z: Tensor, observed: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
@@ -184,14 +184,6 @@ class KnownVariance(Likelihood):
 
     def problem(self, state: dict[str, Tensor]) -> str | None:
         return not_positive(state)
-
-
-LIKELIHOODS: dict[str, type[Likelihood]] = {kind.name: kind for kind in (Gaussian, KnownVariance)}
-
-
-def likelihood_from(spec: dict[str, Any], state: dict[str, Tensor]) -> Likelihood:
-    """The likelihood whose `spec` and `state_dict` were saved."""
-    return LIKELIHOODS[spec.get("likelihood", Gaussian.name)](**state)
 
 
 def not_positive(state: dict[str, Tensor]) -> str | None:

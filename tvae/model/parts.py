@@ -13,6 +13,13 @@ from tvae.model.packed import Products
 from tvae.model.units import Units
 
 
+class Places(NamedTuple):
+    """Positions of data points that are patches of a picture."""
+
+    at: tuple[Tensor, Tensor, Tensor]  # (N,) int64 each: page, row and column of the first pixel
+    shape: tuple[int, int, int]  # pages, rows and columns that there are
+
+
 @dataclass(frozen=True)
 class Start:
     """Everything that a part may need to know before training."""
@@ -23,6 +30,7 @@ class Start:
     data_variance: float  # in the data's units
     units: Units
     rng: torch.Generator
+    places: Places | None = None  # where the data are patches of a picture
 
 
 class Rows(NamedTuple):

@@ -112,11 +112,3 @@ class Bernoulli(Prior):
     def problem(self, state: dict[str, Tensor]) -> str | None:
         pi = state["pi"]
         return None if bool(((pi > 0) & (pi < 1)).all()) else "pi beyond 0 and 1"
-
-
-PRIORS: dict[str, type[Prior]] = {Bernoulli.name: Bernoulli}
-
-
-def prior_from(spec: dict[str, Any], state: dict[str, Tensor]) -> Prior:
-    """The prior whose `spec` and `state_dict` were saved."""
-    return PRIORS[spec.get("prior", Bernoulli.name)](**state)

@@ -16,10 +16,15 @@ from torch import Tensor, nn
 from tvae.errors import refuse
 from tvae.fields import option
 from tvae.model.decoder import ACTIVATIONS, DECODERS, Decoder, decoder_from
-from tvae.model.likelihood import LIKELIHOODS, Gaussian, Likelihood, likelihood_from
-from tvae.model.parts import Start
-from tvae.model.prior import PRIORS, Bernoulli, Prior, prior_from
+from tvae.model.likelihood import Gaussian, KnownVariance, Likelihood
+from tvae.model.local_prior import Local
+from tvae.model.parts import Places, Start
+from tvae.model.prior import Bernoulli, Prior
+from tvae.model.slab import Slab
 from tvae.model.units import Units
+
+PRIORS: dict[str, type[Prior]] = {kind.name: kind for kind in (Bernoulli, Local)}
+LIKELIHOODS: dict[str, type[Likelihood]] = {kind.name: kind for kind in (Gaussian, KnownVariance, Slab)}
 
 
 @dataclass
@@ -31,6 +36,7 @@ class ModelConfig:
     activation: str = option("relu", "of the hidden layers", choices=tuple(ACTIVATIONS))
     pi: Optional[float] = option(None, "prior at the start; null: 1/H", gt=0, lt=1)
     likelihood: str = option("gaussian", "noise model", choices=tuple(LIKELIHOODS))
+    slab: int = option(0, "likelihood=slab: Gaussian directions of every latent, r; 0: the paper's model", ge=0)
     sigma2: Optional[float] = option(
         0.01, "noise variance at the start, in the data's units; null: the data's variance", gt=0
     )
@@ -73,7 +79,8 @@ class Model(nn.Module):
 
     def sample(self, n_points: int, rng: torch.Generator) -> Tensor:
         """(N, D): draws from p(x), on the CPU's random numbers."""
-        return self.likelihood.sample(self.decoder(self.prior.sample(n_points, rng)), rng)
+        z = self.prior.sample(n_points, rng)
+        return self.likelihood.sample(self.decoder(z), rng, z)
 
     def spec(self) -> dict[str, Any]:
         """Plain values from which `model_from` rebuilds the model, given its parameters."""
@@ -120,14 +127,20 @@ def by_part(parameters: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:
 
 
 def start_model(
-    options: ModelConfig, n_points: int, n_outputs: int, data_variance: float, units: Units, rng: torch.Generator
+    options: ModelConfig,
+    n_points: int,
+    n_outputs: int,
+    data_variance: float,
+    units: Units,
+    rng: torch.Generator,
+    places: Places | None = None,
 ) -> Model:
     """Theta before training, each part by its name in the options."""
     assert options.n_latents is not None
     assert options.hidden is not None
     n_variances = n_outputs if options.variances is None else len(options.variances)
     refuse(n_variances != n_outputs, f"model.variances: {n_variances}, but a data point has {n_outputs} values")
-    start = Start(options, n_points, n_outputs, data_variance, units, rng)
+    start = Start(options, n_points, n_outputs, data_variance, units, rng, places)
     return Model(
         DECODERS[options.decoder].start(start),
         PRIORS[options.prior].start(start),
@@ -140,8 +153,8 @@ def model_from(spec: dict[str, Any], parameters: dict[str, Tensor]) -> Model:
     state = by_part(parameters)
     return Model(
         decoder_from(spec, state["decoder"]),
-        prior_from(spec, state["prior"]),
-        likelihood_from(spec, state["likelihood"]),
+        PRIORS[spec.get("prior", Bernoulli.name)](**state["prior"]),
+        LIKELIHOODS[spec.get("likelihood", Gaussian.name)](**state["likelihood"]),
     )
 
 

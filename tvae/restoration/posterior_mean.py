@@ -19,12 +19,15 @@ from tvae.data.patches import AVERAGES, nearest
 from tvae.data.picture import Picture
 from tvae.inference.posterior import clean_moments, significant_states
 from tvae.inference.streams import Stream, derive
+from tvae.model.slab import Slab
 from tvae.restoration.aggregation import Accumulator
 from tvae.restoration.tiling import Band, Bands, chunks, overlapping
 from tvae.training.points import Reader
 from tvae.training.trainer import Fit
 
 CHUNK = 512  # patches restored at once
+CHUNK_AT_ONCE = 8192  # the same, where the backend has `moments`
+WEIGHT_FLOOR = 0.05  # of sigma2, added to a patch's variance before its inverse is taken as a weight
 PRUNE = 1e-4  # share of q left out
 
 
@@ -96,7 +99,8 @@ def _of_band(fit: Fit, patches: Reader, shape: tuple[int, ...], plan: Plan, band
     page, own, n = band.page.start // height, fit.points.own, len(rows) * len(columns)
     n_trained = int(rows[-1]) + int(columns[-1]) + 1  # of a page
     reach = overlapping(sums.rows, plan.patch_size, band.rows)
-    for index in chunks(range(reach.start * len(columns), reach.stop * len(columns)), CHUNK, n):
+    size = CHUNK if fit.backend.moments is None else CHUNK_AT_ONCE
+    for index in chunks(range(reach.start * len(columns), reach.stop * len(columns)), size, n):
         trained = page * n_trained + rows[index // len(columns)] + columns[index % len(columns)]
         is_own = (trained >= own.start) & (trained < own.stop)
         if is_own.any():
@@ -104,9 +108,17 @@ def _of_band(fit: Fit, patches: Reader, shape: tuple[int, ...], plan: Plan, band
             number = (page * n + index).to(fit.device)
             packed = fit.points.sets.take(trained.to(fit.device))
             moments = _moments(fit, *patches.take(number), packed, number, trained + own.start, plan.n_rounds)
-            sums.add(index, *moments)
+            sums.add(index, *moments, _certainty(fit, moments[1]))
     sums.merge(fit.team)
     return sums.result()
+
+
+def _certainty(fit: Fit, variance: Tensor) -> Tensor | None:
+    """(B,): the inverse of a patch's posterior variance, where the likelihood has one; else all count alike."""
+    likelihood = fit.model.likelihood
+    if not isinstance(likelihood, Slab):
+        return None
+    return 1 / (variance.mean(1) + WEIGHT_FLOOR * likelihood.sigma2)
 
 
 def _weights(plan: Plan) -> Tensor:
@@ -130,5 +142,7 @@ def _moments(
     for round_ in range(n_rounds):
         rng = Stream(derive(config.seed, "restore", round_), number)
         packed = backend.e_step(model, config.ea, x, packed, rng, observed, index).packed
+    if backend.moments is not None:
+        return backend.moments(model, config.ea, x, packed, observed, index)
     rows = significant_states(backend.e_step(model, config.ea, x, packed, None, observed, index), PRUNE)
     return clean_moments(model, x, rows, observed, backend.products)

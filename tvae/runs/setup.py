@@ -20,6 +20,7 @@ from tvae.model.units import Units
 from tvae.model.vae import start_model
 from tvae.runs.files import STATES
 from tvae.training.points import Points, Source, StateSets, units_of
+from tvae.training.start import start_slabs
 from tvae.training.team import ALONE, Team
 from tvae.training.trainer import Fit
 
@@ -33,9 +34,8 @@ def make_fit(
     units = units or units_for(config, dataset)  # whose last digit depends on the threads
     device, dtype = choose_device(config.device, config.precision), getattr(torch, config.precision)
     variance = source.known_values().double().var(correction=0).item()
-    start = start_model(
-        config.model, source.n_points, source.n_values, variance, units, generator(config.seed, "weights")
-    )
+    weights = generator(config.seed, "weights")
+    start = start_model(config.model, source.n_points, source.n_values, variance, units, weights, source.places())
     make_sets: Callable[[tuple[int, ...]], StateSets] = StateSets
     if config.states.memmap:
         assert folder is not None
@@ -53,7 +53,11 @@ def make_fit(
     imputes = config.model.impute and source.is_masked
     backend = choose_backend(model, config.ea, imputes, source.is_masked and config.model.solver == "exact")
     held_out = None if dataset.held_out is None else points(dataset.held_out)
-    return Fit(config, model, backend, points(source, make_sets), units, held_out, team)
+    own = points(source, make_sets)
+    if config.model.likelihood == "slab" and not config.model.hidden:
+        every = source.reader(range(source.n_points), units, device, dtype)
+        start_slabs(model, own, every, dataset.shape, config.seed)
+    return Fit(config, model, backend, own, units, held_out, team)
 
 
 def units_for(config: Config, dataset: Dataset) -> Units:

@@ -101,6 +101,13 @@ class StretchFunction(Protocol):
         """
 
 
+class MomentsFunction(Protocol):
+    def __call__(
+        self, model: Model, ea: EaConfig, x: Tensor, packed: Tensor, observed: Tensor | None, index: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """(B, D) each: mean and variance of the clean value under q, with the states as they are."""
+
+
 def visit_by(e_step: EStepFunction, gradient: GradientFunction, products: Products) -> VisitFunction:
     """The visit, put together from its parts."""
 
@@ -128,3 +135,4 @@ class Backend:
     optimiser: Callable[[Iterable[torch.nn.Parameter], float], torch.optim.Optimizer]  # parameters, rate -> Adam
     at_work: Callable[[], AbstractContextManager[None]]  # entered while minibatches are visited
     stretch: StretchFunction | None = None  # where this is faster than visit by visit
+    moments: MomentsFunction | None = None  # where this is faster than `inference.posterior.clean_moments`

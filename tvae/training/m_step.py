@@ -20,6 +20,7 @@ from tvae.inference.posterior import EStep, outputs
 from tvae.model.decoder import Mlp
 from tvae.model.packed import Products, with_bias
 from tvae.model.parts import Rows, Visited
+from tvae.model.slab import Slab
 from tvae.model.vae import Model
 
 
@@ -35,7 +36,8 @@ class Totals:
             self.sums |= {name: self._zeros(*shape) for name, shape in part.statistics_shapes().items()}
         if is_masked and counts_imputed:
             self.sums["imputed_error"] = self._zeros()
-        if is_exact:  # normal equations for [W; b]: gram [W; b] = cross
+        self.solves = is_exact and not isinstance(model.likelihood, Slab)
+        if self.solves:  # normal equations for [W; b]: gram [W; b] = cross
             n_sets = n_outputs if is_masked else 1
             self.sums["gram"] = self._zeros(n_sets, n_latents + 1, n_latents + 1)
             self.sums["cross"] = self._zeros(n_latents + 1, n_outputs)
@@ -71,7 +73,7 @@ class Totals:
         if "imputed_error" in sums:
             assert observed is not None
             sums["imputed_error"] += _imputed_error(mu(), rows, observed)
-        if self.is_exact:
+        if self.solves:
             self._add_normal_equations(x, rows, observed, products)
 
     def _add_normal_equations(self, x: Tensor, rows: Rows, observed: Tensor | None, products: Products) -> None:
@@ -99,14 +101,27 @@ def _imputed_error(mu: Tensor, rows: Rows, observed: Tensor) -> Tensor:
 @torch.no_grad()
 def update_closed_forms(model: Model, totals: Totals) -> None:
     """Eq. (5), and before it the exact decoder where its normal equations were added up."""
-    if totals.is_exact:
+    if totals.solves:
         solve_linear(model, totals)
     sums = totals.sums
+    if totals.is_exact and isinstance(model.likelihood, Slab):
+        move_means(model, sums)
     model.prior.update(sums)
     if "imputed_error" in sums:
         n_values = sums["n_points"] * model.decoder.n_outputs
         sums = sums | {"error": sums["error"] + sums["imputed_error"], "n_observed": n_values}
     model.likelihood.update(sums)
+
+
+@torch.no_grad()
+def move_means(model: Model, sums: dict[str, Tensor]) -> None:
+    """Add to each w_h the mean of what the other latents leave, and take it out of the second moments."""
+    assert isinstance(model.decoder, Mlp)
+    n_on = sums["n_on"].clamp(min=1e-3)[:, None]
+    shift = sums["shift"] / n_on  # (H, D)
+    model.decoder.weights[0].add_(shift.to(model.decoder.weights[0].dtype))
+    sums["spread"] -= n_on[..., None] * shift[:, :, None] * shift[:, None]
+    sums["shift"].zero_()
 
 
 @torch.no_grad()

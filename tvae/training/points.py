@@ -16,6 +16,7 @@ from torch import Tensor
 
 from tvae.inference.states import StatesConfig, init_states, put_rows
 from tvae.inference.streams import generator
+from tvae.model.parts import Places
 from tvae.model.units import Units
 from tvae.training.team import Team
 
@@ -51,6 +52,10 @@ class Source(ABC):
     def n_blind(self, part: range) -> int:
         """How many of the data points in `part` have no observed value."""
         return 0
+
+    def places(self) -> Places | None:
+        """The positions of patches of a picture; None: the data have no neighbourhood."""
+        return None
 
 
 class InMemory(Source):

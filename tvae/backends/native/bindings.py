@@ -81,6 +81,20 @@ class StretchTask(ctypes.Structure):
     _fields_ = [("visit", VisitTask), ("size", c_int64), ("adam", AdamTask)]
 
 
+class SlabTask(ctypes.Structure):
+    _fields_ = [
+        *(
+            (name, c_int64)
+            for name in ("n_points", "n_values", "n_latents", "rank", "n_states", "n_threads", "n_parts")
+        ),
+        *((name, c_int64) for name in ("most_on", "n_candidates", "n_parents", "n_children", "n_generations")),
+        *((name, c_double) for name in ("sigma2", "prune", "far_below")),
+        *((name, c_void_p) for name in ("x", "bias", "vectors", "gram", "observed", "cell", "logit", "rest")),
+        *((name, c_void_p) for name in ("candidates", "packed", "new_packed", "log_joint", "log_prior", "n_accepted")),
+        *((name, c_void_p) for name in ("mean", "variance", "error", "active", "shift", "spread")),
+    ]
+
+
 STRUCTURES = (
     Network,
     EStepTask,
@@ -88,6 +102,7 @@ STRUCTURES = (
     VisitTask,
     AdamTask,
     StretchTask,
+    SlabTask,
 )  # in the order of `kernel_sizes`, which `loading` compares
 
 

@@ -10,6 +10,7 @@
 #include "e_step.hpp"
 #include "gradient.hpp"
 #include "products.hpp"
+#include "slab.hpp"
 #include "tasks.hpp"
 #include "threads.hpp"
 #include "visit.hpp"
@@ -21,7 +22,7 @@ const char *kernel_version() { return KERNEL_VERSION; }
 void kernel_sizes(int64_t *sizes) {
   for (const size_t size :
        {sizeof(Network), sizeof(EStepTask), sizeof(GradientTask), sizeof(VisitTask), sizeof(AdamTask),
-        sizeof(StretchTask)})
+        sizeof(StretchTask), sizeof(SlabTask)})
     *sizes++ = size;
 }
 
@@ -33,6 +34,8 @@ void e_step_float(EStepTask *task) { run_e_step<float>(*task); }
 void e_step_double(EStepTask *task) { run_e_step<double>(*task); }
 void gradient_float(const GradientTask *task) { run_gradient<float>(*task); }
 void gradient_double(const GradientTask *task) { run_gradient<double>(*task); }
+void slab_float(const SlabTask *task) { run_slab<float>(*task); }
+void slab_double(const SlabTask *task) { run_slab<double>(*task); }
 void adam_float(const AdamTask *task) { run_adam<float>(*task); }
 void adam_double(const AdamTask *task) { run_adam<double>(*task); }
 
