@@ -15,9 +15,12 @@ class LrConfig:
     kind: str = option("cyclic", "schedule of the learning rate", choices=("cyclic", "decay", "constant"))
     min: float = option(1e-4, "cyclic: lowest rate", gt=0)
     max: Optional[float] = option(
-        1e-2, "cyclic: highest rate; else the rate at the start; null: by the image's noise", gt=0
+        1e-2, "cyclic: highest rate; else the rate at the start; null: by the data, of an image by its noise",
+        is_open=True, gt=0,
+    )  # fmt: skip
+    epochs_per_cycle: Optional[float] = option(
+        20, "cyclic: epochs from lowest to highest and back; null: all, of bars 20", is_open=True, gt=0
     )
-    epochs_per_cycle: Optional[float] = option(20, "cyclic: epochs from lowest to highest and back; null: all", gt=0)
     epochs_to_half: float = option(20, "decay: epochs in which the rate halves", gt=0)
 
     @property
