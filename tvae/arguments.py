@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from omegaconf.errors import OmegaConfBaseException
 
 from tvae.config.checks import resolve
-from tvae.config.every_option import did_you_mean, every_option
+from tvae.config.every_option import did_you_mean, every_option, options_told
 from tvae.config.messages import composition_problems
 from tvae.config.paths_as_typed import escaped
 from tvae.config.schema import Config, conf_dir, register
@@ -29,12 +29,7 @@ from tvae.io.stack_file import to_image
 from tvae.restoration.posterior_mean import Restored
 
 # Options of the commands that say which picture, are about files and run directories, or are arguments of the call
-MEANINGLESS = (
-    "dataset", "dataset.name", "image", "axes", "pages", "noise", "missing", "missing_per", "corruption", "peak",
-    "correlation", "outlier_share", "quality", "corruption_seed", "clean", "mask",
-    "n_patches", "data_dir", "run", "init_from", "restart", "seed", "restore_every", "picture_every",
-    "checkpoint_seconds", "task", "states.memmap", "output",
-)  # fmt: skip
+MEANINGLESS = ("dataset", "dataset.name", *options_told("for_arrays", False))
 FOR_ARRAYS = ["dataset=file", "image=image"]
 
 

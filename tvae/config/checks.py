@@ -35,7 +35,7 @@ def resolve(cfg: DictConfig) -> Config:
     config = OmegaConf.to_object(cfg)
     assert isinstance(config, Config)
     change_paths(config, os.path.expanduser)
-    if config.image is not None and "image" in config.dataset.takes:
+    if config.image is not None and config.dataset.is_image:
         config.dataset.name = "file"
     problems += _problems(config) + device_problems(config.device) + threads_problems(config.threads)
     if problems:
@@ -166,15 +166,19 @@ def inconsistencies(config: Config) -> list[str]:
         f"states.n_states={n_states}: model.n_latents={n_latents} has fewer states than that": (
             n_latents < 62 and n_states > 2**n_latents
         ),
-        f"ea.n_parents={ea.n_parents}: must be at most states.n_states={n_states}": ea.n_parents > n_states,
-        f"ea.n_children={ea.n_children}: must be at most model.n_latents={n_latents}": ea.n_children > n_latents,
+        f"ea.n_parents={ea.n_parents}: must be at most states.n_states={n_states}": (
+            ea.n_parents is not None and ea.n_parents > n_states
+        ),
+        f"ea.n_children={ea.n_children}: must be at most model.n_latents={n_latents}": (
+            ea.n_children is not None and ea.n_children > n_latents
+        ),
         f"ea.n_flips={ea.n_flips}: must be at most model.n_latents={n_latents}": ea.n_flips > n_latents,
         f"lr.min={lr.min}: must be at most lr.max={lr.max}": (
             lr.kind == "cyclic" and lr.max is not None and lr.min > lr.max
         ),
         "model.solver=exact: needs a linear decoder (model=linear)": model.solver == "exact" and model.hidden != [],
         "model.counts_imputed=true: needs model.impute=true, model.solver=adam and model.likelihood=gaussian": (
-            model.counts_imputed and (not model.impute or model.solver != "adam" or model.likelihood != "gaussian")
+            model.counts_imputed and (model.impute is False or model.solver != "adam" or model.likelihood != "gaussian")
         ),
         "model.solver=exact: needs model.likelihood=gaussian": (
             model.solver == "exact" and model.likelihood != "gaussian"

@@ -50,6 +50,11 @@ def every_option(datasets: Sequence[type] = tuple(KINDS)) -> dict[str, Field[Any
     return dict(sorted(found.items(), key=lambda item: "." in item[0]))
 
 
+def options_told(name: str, value: Any) -> list[str]:
+    """Names of the options whose description says so, see `fields.option`."""
+    return [option for option, each in every_option().items() if each.metadata.get(name) == value]
+
+
 def did_you_mean(key: str, path: str = "") -> str:
     """What a name that there is not may have meant: another place's option of that name, or one that is spelt alike."""
     names = list(every_option())
@@ -85,14 +90,18 @@ def _choices(group: str) -> str:
     return textwrap.fill(f"{group}=" + " | ".join(names), WIDTH, initial_indent="  ", subsequent_indent=" " * 6)
 
 
+def as_text(value: Any) -> str:
+    """A value as the command line has it."""
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def _line(name: str, each: Field[Any], value: Any) -> str:
-    shown = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
     told = each.metadata
     limits = [text.format(told[key]) for key, text in LIMITS.items() if told.get(key, math.inf) != math.inf]
     if "choices" in told:
         limits.append("|".join(told["choices"]))
     meaning = told.get("meaning", "") + (f" ({', '.join(limits)})" if limits else "")
     wrapped = textwrap.wrap(meaning, WIDTH - INDENT) or [""]
-    start = f"  {name}={shown}"
+    start = f"  {name}={as_text(value)}"
     lines = [f"{start:<{INDENT}}{wrapped[0]}"] if len(start) < INDENT else [start, " " * INDENT + wrapped[0]]
     return "\n".join([*lines, *(" " * INDENT + line for line in wrapped[1:])])

@@ -19,12 +19,13 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Quote, QuotedString
 from hydra.errors import HydraException
 
+from tvae.config.every_option import options_told
 from tvae.errors import UserError, refuse
 from tvae.io.image_encoding import KINDS
 
 RUN_DIR = "hydra.run.dir"
-PATHS = ("image", "clean", "mask", "sigma_map", "output", "run", "init_from", "data_dir", "dataset.file", RUN_DIR)
-LISTS = ("pages", "axes")  # which have commas of their own
+PATHS = (*options_told("is_path", True), RUN_DIR)
+LISTS = options_told("has_commas", True)
 MISSING = "???"  # what OmegaConf takes for a value that has yet to be given
 TYPED = re.compile(rf"(\+{{0,2}}(?:{'|'.join(map(re.escape, (*PATHS, *LISTS)))}))=(.*)", re.DOTALL)
 NAMED = re.compile(r"(?!\.{0,2}/)[+~]*[A-Za-z0-9_.@/$:-]+=", re.ASCII)  # how an option begins; ./ begins a file

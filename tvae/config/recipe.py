@@ -1,20 +1,25 @@
 """The default recipe: options that were left open (null), chosen for the data at hand, and the data themselves.
 
-What a data set decides is in its module (`data.sets`); every choice can be overruled by setting the option.
+What a data set decides is in its module (`data.sets`). An option that was given is never changed, and one line says
+what was chosen for the others.
 """
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from typing import Any
 
-from tvae.config.checks import inconsistencies
+from tvae.config.checks import flat, inconsistencies
+from tvae.config.every_option import as_text
 from tvae.config.placement import choose_device
 from tvae.config.schema import Config
 from tvae.data.dataset import Dataset, RestorationConfig
 from tvae.data.sets.image import ImageConfig
 from tvae.errors import UserError
 from tvae.training.trainer import BATCH
+
+log = logging.getLogger(__name__)
 
 BATCH_OF_ACCELERATOR = 256
 
@@ -52,10 +57,18 @@ def complete(config: Config, opened: Any) -> Config:
     model = completed.model
     assert model.n_latents is not None
     hidden = [model.n_latents] if model.hidden is None else model.hidden
-    lr = replace(completed.lr, max=completed.lr.max or 0.01)
     size = completed.batch_size or batch_size_for(completed)
-    completed = replace(completed, model=replace(model, hidden=hidden), lr=lr, batch_size=size)
+    completed = replace(completed, model=replace(model, hidden=hidden), batch_size=size)
     problems = inconsistencies(completed)
     if problems:
         raise UserError(*problems)
+    chosen = choices(config, completed)
+    if chosen:
+        log.info("chosen for %s: %s", config.dataset.name, ", ".join(f"{n}={as_text(v)}" for n, v in chosen.items()))
     return completed
+
+
+def choices(config: Config, completed: Config) -> dict[str, Any]:
+    """Options that were open, with their values."""
+    given = flat(config)
+    return {name: value for name, value in flat(completed).items() if given.get(name, value) != value}

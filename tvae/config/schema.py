@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
 from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 
-from tvae.data.dataset import DataConfig, DatasetConfig, RestorationConfig
+from tvae.data.dataset import DataConfig, RestorationConfig
 from tvae.data.sets import KINDS
-from tvae.fields import option
+from tvae.fields import opened, option
 from tvae.inference.evolution import EaConfig
 from tvae.model.vae import ModelConfig
 from tvae.training.trainer import LrConfig
@@ -24,27 +24,39 @@ from tvae.training.trainer import LrConfig
 @dataclass
 class Config(DataConfig):
     output: Optional[str] = option(
-        None, "denoise and inpaint: file for the restored picture; its ending tells the kind", changes_result=False
+        None, "denoise and inpaint: file for the restored picture; its ending tells the kind", changes_result=False,
+        is_path=True, for_arrays=False,
+    )  # fmt: skip
+    overwrite: bool = option(False, "write `output` even if it exists", changes_result=False, for_arrays=False)
+    run: Optional[str] = option(
+        None, "denoise and inpaint: run directory to restore from, instead of training", is_path=True, for_arrays=False
     )
-    overwrite: bool = option(False, "write `output` even if it exists", changes_result=False)
-    run: Optional[str] = option(None, "denoise and inpaint: run directory to restore from, instead of training")
-    shared: bool = option(False, "of a folder of pictures: one model for all of them, else one for each")
+    shared: bool = option(
+        False, "of a folder of pictures: one model for all of them, else one for each", for_arrays=False
+    )
     precision: str = option("float32", "of all computation", choices=("float32", "float64"))
     device: str = option("auto", "auto, cpu, cuda, cuda:N or mps", changes_result=False)
     compile: bool = option(False, "torch.compile what lies behind the decoder's first layer")
     threads: Optional[int] = option(
         None, "of the CPU; null: one for small models, else all cores", changes_result=False, ge=1
     )
-    init_from: Optional[str] = option(None, "run directory whose parameters and states this run starts from")
+    init_from: Optional[str] = option(
+        None, "run directory whose parameters and states this run starts from", is_path=True, for_arrays=False
+    )
     n_starts: int = option(1, "initialisations tried, of which the one with the highest ELBO is trained", ge=1)
     start_epochs: int = option(60, "n_starts above 1: epochs of each of them", ge=1)
-    restore_every: int = option(5, "epochs between restorations of the image while training", ge=1)
-    picture_every: int = option(10, "epochs between pictures of the decoder", ge=1)
-    checkpoint_seconds: float = option(30.0, "time between checkpoints, 0: after every epoch", False, ge=0)
-    working_dir: Optional[str] = option(
-        None, "folder that the relative paths of a run start from; it is filled in", changes_result=False
+    restore_every: int = option(5, "epochs between restorations of the image while training", ge=1, for_arrays=False)
+    picture_every: int = option(10, "epochs between pictures of the decoder", ge=1, for_arrays=False)
+    checkpoint_seconds: float = option(
+        30.0, "time between checkpoints, 0: after every epoch", False, ge=0, for_arrays=False
     )
-    restart: bool = option(False, "throw away what the run directory holds and start over", changes_result=False)
+    working_dir: Optional[str] = option(
+        None, "folder that the relative paths of a run start from; it is filled in", changes_result=False,
+        for_arrays=False,
+    )  # fmt: skip
+    restart: bool = option(
+        False, "throw away what the run directory holds and start over", changes_result=False, for_arrays=False
+    )
 
 
 # Options that do not change the result: a run may be resumed with other values of these.
@@ -54,16 +66,11 @@ FREE = tuple(f.name for f in fields(Config) if not f.metadata.get("changes_resul
 def register() -> None:
     """Put the schema where the YAML files find it."""
     store = ConfigStore.instance()
-    store.store(group="schema", name="config", node=Config, package="_global_")
-    groups = {
-        "dataset": DatasetConfig,
-        "model": ModelConfig,
-        "ea": EaConfig,
-        "lr": LrConfig,
-        "restoration": RestorationConfig,
-    }
-    for group, schema in groups.items():
-        store.store(group=f"schema/{group}", name="base", node=schema)
+    groups = {"model": ModelConfig, "ea": EaConfig, "lr": LrConfig, "restoration": RestorationConfig}
+    parts: dict[str, Any] = {group: opened(schema) for group, schema in groups.items()}
+    store.store(group="schema", name="config", node=Config(**parts), package="_global_")
+    for group, part in parts.items():
+        store.store(group=f"schema/{group}", name="base", node=part)
     for kind in KINDS:
         store.store(group="schema/dataset", name=kind.schema, node=kind)
     OmegaConf.register_new_resolver("free_options", lambda: list(FREE), replace=True)

@@ -7,7 +7,8 @@ that were left open, and how its data are made.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import Any, ClassVar, Optional, TypeVar
 
 import torch
@@ -24,6 +25,9 @@ from tvae.training.trainer import FitConfig
 TASKS = ("train", "denoise", "inpaint")
 EFFORTS = ("fast", "default", "best")
 RESTORATIONS = ("posterior_mean", "nonlocal")
+SEARCH = {"selection": "posterior", "n_parents": 10, "n_children": 6}  # what suits real data (docs/quality.md)
+# What to say of an option that is only for data sets of this schema, where another one does not take it.
+NOT_FOR = {"image": "dataset={} is no image", "natural": "is for patches of natural images, not for dataset={}"}
 
 
 @dataclass(frozen=True)
@@ -60,8 +64,7 @@ class DatasetConfig:
     """Options of a data set, and what it does with them."""
 
     names: ClassVar[tuple[str, ...]] = ()  # what `dataset=` calls it
-    schema: ClassVar[str] = "base"  # what its YAML files extend
-    takes: ClassVar[tuple[str, ...]] = ()  # options of `DataConfig` that mean something to it
+    schema: ClassVar[str] = "base"  # what its YAML files extend, and options with `only_for` name
 
     name: str = option("", "the data set")
     standardise: bool = option(False, "train on (x - mean) / std; everything reported stays in the data's own units")
@@ -80,15 +83,18 @@ class DatasetConfig:
     def make(self, config: DataConfig, opened: Any) -> Dataset:
         raise NotImplementedError
 
+    @property
+    def is_image(self) -> bool:
+        return self.schema == "image"
+
     def problems(self, config: DataConfig) -> list[str]:
         """What is wrong with the options, a line each."""
-        method, is_image = config.restoration.method, "image" in self.takes
-        given = {name: getattr(config, name) for name in ONLY_FOR_SOME if name not in self.takes}
-        return [
-            f"{name}={value}: {ONLY_FOR_SOME[name].format(self.name)}"
-            for name, value in given.items()
-            if value != getattr(DataConfig, name)
-        ] + [f"restoration={method}: dataset={self.name} is no image"] * (method == "nonlocal" and not is_image)
+        foreign = [f for f in fields(DataConfig) if f.metadata.get("only_for", self.schema) != self.schema]
+        given = [(f, getattr(config, f.name)) for f in foreign if getattr(config, f.name) != f.default]
+        method = config.restoration.method
+        return [f"{f.name}={value}: {NOT_FOR[f.metadata['only_for']].format(self.name)}" for f, value in given] + [
+            f"restoration={method}: dataset={self.name} is no image"
+        ] * (method == "nonlocal" and not self.is_image)
 
 
 @dataclass
@@ -105,75 +111,93 @@ class RestorationConfig:
     )
 
 
+picture_option = partial(option, only_for="image")
+
+
 @dataclass
-class DataConfig(FitConfig):
+class PictureConfig:
+    """Options of pictures: how one is made noisy or incomplete, which one it is, and how it is restored."""
+
+    noise: Optional[float] = picture_option(
+        None, "standard deviation of noise added to the image, in grey levels of 0..255", ge=0, lt=math.inf,
+        of_data=True, for_arrays=False,
+    )  # fmt: skip
+    missing: Optional[float] = picture_option(
+        None, "fraction of the image's pixels that is dropped", ge=0, lt=1, of_data=True, for_arrays=False
+    )
+    missing_per: str = picture_option(
+        "pixel", "what is dropped: whole pixels, or each channel's values", choices=("pixel", "channel"),
+        of_data=True, for_arrays=False,
+    )  # fmt: skip
+    corruption: str = picture_option(
+        "none", "of the image, beside noise and missing: photon counts, correlated noise, salt and pepper, JPEG",
+        choices=("none", "poisson", "correlated", "saltpepper", "jpeg"), of_data=True, for_arrays=False,
+    )  # fmt: skip
+    peak: Optional[float] = picture_option(
+        None, "poisson: photons where the image is white", gt=0, lt=math.inf, of_data=True, for_arrays=False
+    )
+    correlation: float = picture_option(
+        1.0, "correlated: pixels that the noise is blurred by", gt=0, le=16, of_data=True, for_arrays=False
+    )
+    outlier_share: Optional[float] = picture_option(
+        None, "saltpepper: fraction of the values", ge=0, lt=1, of_data=True, for_arrays=False
+    )
+    quality: Optional[int] = picture_option(None, "jpeg: of the file", ge=1, le=95, of_data=True, for_arrays=False)
+    corruption_seed: int = picture_option(
+        0, "of noise and missing pixels; apart from the run's seed", ge=0, of_data=True, for_arrays=False
+    )
+    keep_known: Optional[bool] = picture_option(
+        None, "known pixels of an incomplete image stay as they are; null: unless noise was added, never in denoise"
+    )
+    noise_model: str = picture_option(
+        "auto", "of what kind the noise is; auto: found out", choices=("auto", *NOISE_KINDS), of_data=True
+    )
+    outliers: str = picture_option(
+        "keep", "isolated pixels that look like salt and pepper or hot ones: stay, or are filled in",
+        choices=("keep", "fill"), of_data=True,
+    )  # fmt: skip
+    sigma_map: Optional[str] = picture_option(
+        None, "file of the image's size: the noise's standard deviation at every pixel", is_path=True, of_data=True
+    )
+    effort: str = picture_option(
+        "default", "how long an image may take, by choice of the open options", choices=EFFORTS
+    )
+    image: Optional[str] = picture_option(
+        None, "picture or stack to restore, or folder or pattern of many, instead of the data set's own picture",
+        is_path=True, of_data=True, for_arrays=False,
+    )  # fmt: skip
+    axes: Optional[str] = picture_option(
+        None, "of an array or stack, as in TYX, TYXC or CYX; null: as the file says", has_commas=True, of_data=True,
+        for_arrays=False,
+    )  # fmt: skip
+    pages: Optional[str] = picture_option(
+        None, "of a stack to restore, as in 0,5,7 or 0-9; null: all", has_commas=True, of_data=True, for_arrays=False
+    )
+    clean: Optional[str] = picture_option(
+        None, "file with the clean version of `image`, to compare with", is_path=True, beside_image=True,
+        for_arrays=False,
+    )  # fmt: skip
+    mask: Optional[str] = picture_option(
+        None, "file of the image's size, nonzero where a pixel is missing", is_path=True, beside_image=True,
+        of_data=True, for_arrays=False,
+    )  # fmt: skip
+
+
+@dataclass
+class DataConfig(PictureConfig, FitConfig):
     """Training, and what is trained on."""
 
     dataset: DatasetConfig = field(default_factory=DatasetConfig)
     restoration: RestorationConfig = field(default_factory=RestorationConfig)
-    noise: Optional[float] = option(
-        None, "standard deviation of noise added to the image, in grey levels of 0..255", ge=0, lt=math.inf
-    )
-    missing: Optional[float] = option(None, "fraction of the image's pixels that is dropped", ge=0, lt=1)
-    missing_per: str = option(
-        "pixel", "what is dropped: whole pixels, or each channel's values", choices=("pixel", "channel")
-    )
-    corruption: str = option(
-        "none",
-        "of the image, beside noise and missing: photon counts, correlated noise, salt and pepper, JPEG",
-        choices=("none", "poisson", "correlated", "saltpepper", "jpeg"),
-    )
-    peak: Optional[float] = option(None, "poisson: photons where the image is white", gt=0, lt=math.inf)
-    correlation: float = option(1.0, "correlated: pixels that the noise is blurred by", gt=0, le=16)
-    outlier_share: Optional[float] = option(None, "saltpepper: fraction of the values", ge=0, lt=1)
-    quality: Optional[int] = option(None, "jpeg: of the file", ge=1, le=95)
-    task: str = option("train", "what was asked for; every command sets its own", choices=TASKS)
-    keep_known: Optional[bool] = option(
-        None, "known pixels of an incomplete image stay as they are; null: unless noise was added, never in denoise"
-    )
-    noise_model: str = option("auto", "of what kind the noise is; auto: found out", choices=("auto", *NOISE_KINDS))
-    outliers: str = option(
-        "keep", "isolated pixels that look like salt and pepper or hot ones: stay, or are filled in",
-        choices=("keep", "fill"),
+    task: str = option("train", "what was asked for; every command sets its own", choices=TASKS, for_arrays=False)
+    n_patches: Optional[int] = option(
+        None, "patches of natural images to train on; null: 100,000", ge=1, only_for="natural", of_data=True,
+        for_arrays=False,
     )  # fmt: skip
-    sigma_map: Optional[str] = option(None, "file of the image's size: the noise's standard deviation at every pixel")
-    effort: str = option("default", "how long an image may take, by choice of the open options", choices=EFFORTS)
-    corruption_seed: int = option(0, "of noise and missing pixels; apart from the run's seed", ge=0)
-    n_patches: Optional[int] = option(None, "patches of natural images to train on; null: 100,000", ge=1)
-    image: Optional[str] = option(
-        None,
-        "picture or stack to restore, or folder or pattern of many, instead of the data set's own picture",
-    )
-    axes: Optional[str] = option(None, "of an array or stack, as in TYX, TYXC or CYX; null: as the file says")
-    pages: Optional[str] = option(None, "of a stack to restore, as in 0,5,7 or 0-9; null: all")
-    clean: Optional[str] = option(None, "file with the clean version of `image`, to compare with")
-    mask: Optional[str] = option(None, "file of the image's size, nonzero where a pixel is missing")
     data_dir: Optional[str] = option(
-        None, "folder of the images that go by a name; null: TVAE_DATA_DIR", changes_result=False
-    )
+        None, "folder of the images that go by a name; null: TVAE_DATA_DIR", changes_result=False, is_path=True,
+        for_arrays=False,
+    )  # fmt: skip
 
 
 DataConfigT = TypeVar("DataConfigT", bound=DataConfig)
-
-# Options that only some data sets take, and what to say where one does not.
-ONLY_FOR_SOME = {
-    "n_patches": "is for patches of natural images, not for dataset={}",
-    **dict.fromkeys(
-        (
-            *("noise", "missing", "missing_per", "corruption", "peak", "correlation", "outlier_share", "quality"),
-            *(
-                "noise_model",
-                "outliers",
-                "sigma_map",
-                "image",
-                "axes",
-                "pages",
-                "clean",
-                "mask",
-                "keep_known",
-                "effort",
-            ),
-        ),
-        "dataset={} is no image",
-    ),
-}

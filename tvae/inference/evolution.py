@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tvae.fields import option
+from tvae.fields import Open, option
 from tvae.inference.streams import Stream
 
 
@@ -125,11 +125,12 @@ def cross(parents: Tensor, n_children: int, rng: Stream) -> Tensor:
 
 @dataclass
 class EaConfig:
-    selection: str = option(
-        "fitness", "which states become parents; authors: as the published program", choices=tuple(SELECTIONS)
-    )
-    n_parents: int = option(5, "parents in a generation", ge=1)
-    n_children: int = option(4, "children of each parent", ge=1)
+    selection: Open[str] = option(
+        "fitness", "which states become parents; authors: as the published program; null: by the data", is_open=True,
+        choices=tuple(SELECTIONS),
+    )  # fmt: skip
+    n_parents: Open[int] = option(5, "parents in a generation; null: by the data", is_open=True, ge=1)
+    n_children: Open[int] = option(4, "children of each parent; null: by the data", is_open=True, ge=1)
     n_generations: int = option(1, "generations in a visit", ge=1)
     mutation: str = option(
         "uniform", "which latents flip: any, or towards the prior's activity; residual: those that explain best what a "

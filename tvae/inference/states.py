@@ -24,7 +24,9 @@ from tvae.model.packed import byte_table, pack
 class StatesConfig:
     n_states: int = option(64, "S: states of each data point", ge=1)
     shared: bool = option(True, "all data points start from the same states, else each from its own")
-    memmap: bool = option(False, "states live in a file of the run directory, for more than fit into memory (CPU)")
+    memmap: bool = option(
+        False, "states live in a file of the run directory, for more than fit into memory (CPU)", for_arrays=False
+    )
 
 
 @lru_cache

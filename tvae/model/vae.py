@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from tvae.errors import refuse
-from tvae.fields import option
+from tvae.fields import Open, option
 from tvae.model.decoder import ACTIVATIONS, DECODERS, Decoder, decoder_from
 from tvae.model.likelihood import Gaussian, KnownVariance, Likelihood
 from tvae.model.local_prior import Local
@@ -38,15 +38,19 @@ class ModelConfig:
     likelihood: str = option("gaussian", "noise model", choices=tuple(LIKELIHOODS))
     slab: int = option(0, "likelihood=slab: Gaussian directions of every latent, r; 0: the paper's model", ge=0)
     sigma2: Optional[float] = option(
-        0.01, "noise variance at the start, in the data's units; null: the data's variance", gt=0
-    )
+        0.01, "noise variance at the start, in the data's units; null: the data's variance, of bars 0.01", is_open=True,
+        gt=0,
+    )  # fmt: skip
     variances: Optional[list[float]] = option(
         None, "likelihood=known_variance: noise variance of each value of a data point, in the data's units", gt=0
     )
     solver: str = option(
         "adam", "of the decoder: adam by minibatch, or (linear only) exact once an epoch", choices=("adam", "exact")
     )
-    impute: bool = option(True, "adam: missing values stand at their posterior mean in the gradient, else are left out")
+    impute: Open[bool] = option(
+        True, "adam: missing values stand at their posterior mean in the gradient, else are left out; null: by data",
+        is_open=True,
+    )  # fmt: skip
     counts_imputed: bool = option(
         False, "impute: missing values count as observed in sigma2, too, as in the published program"
     )

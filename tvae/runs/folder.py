@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from tvae.config.every_option import options_told
 from tvae.config.messages import one_line
 from tvae.config.schema import Config
 from tvae.errors import Failure, UserError, refuse
@@ -27,8 +28,6 @@ from tvae.runs.folder_report import Row, write_report
 from tvae.runs.signals import Interrupted
 
 log = logging.getLogger("tvae.train")
-
-FOLLOWING = ("clean", "mask")  # options that may be folders with files of the same names
 
 
 class SomeFailed(Failure):
@@ -136,7 +135,7 @@ def _names(files: list[Path]) -> list[str]:
 def _config_of(config: Config, file: Path, output: str) -> Config:
     """That of one picture; files that go with it have its name, or are the same for all."""
     own = replace(config, image=str(file), output=output)
-    for option in FOLLOWING:
+    for option in options_told("beside_image", True):
         given = getattr(config, option)
         if given is not None and os.path.isdir(given):
             beside = Path(given) / file.name

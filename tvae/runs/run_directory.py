@@ -163,7 +163,7 @@ def data_problem(path: Path, config: Config, fingerprint: str) -> str | None:
     files = [
         f"{name}={getattr(config, name)}" for name in ("image", "mask", "clean", "sigma_map") if getattr(config, name)
     ]
-    what = "picture has" if "image" in config.dataset.takes else "data have"
+    what = "picture has" if config.dataset.is_image else "data have"
     return f"the {what} changed since that run ({', '.join(files) or f'dataset={config.dataset.name}'})"
 
 

@@ -21,6 +21,7 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
+from tvae.config.every_option import options_told
 from tvae.config.recipe import prepare
 from tvae.config.schema import conf_dir
 from tvae.errors import UserError
@@ -36,11 +37,6 @@ except ImportError:
     sys.exit(2)
 
 OBJECTIVES = ("elbo", "elbo_test", "psnr")
-# ELBOs of different data cannot be compared.
-OF_THE_DATA = (
-    "dataset.", "noise", "missing", "corruption", "peak", "correlation", "outlier_share", "outliers", "quality",
-    "sigma_map", "image", "mask", "n_patches",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -78,7 +74,7 @@ def search(cfg: DictConfig, path: Path, options: Options) -> None:
     if cfg.restart:
         raise UserError("restart=true: a search does not start over; remove its directory, or name another")
     space = read_space(options.space, cfg, lambda override: compose_trial([*shared, override]))
-    of_data = [name for name in space if name.startswith(OF_THE_DATA)]
+    of_data = [name for name in space if name.startswith("dataset.") or name in options_told("of_data", True)]
     if of_data and options.objective != "psnr":
         raise UserError(
             f"{of_data[0]}: changes the data, and ELBOs of different data do not compare; objective=psnr does"

@@ -11,7 +11,6 @@ from optuna.trial import FrozenTrial, Trial
 from tvae.config.checks import flat, resolve
 from tvae.config.schema import FREE, Config
 
-GROUPS = ("dataset", "model", "ea", "lr")
 MACHINE = tuple(name for name in FREE if name != "data_dir")  # options that an experiment leaves open
 
 
@@ -24,10 +23,10 @@ def overrides_of(trial: Trial | FrozenTrial) -> list[str]:
 
 
 def as_experiment(overrides: list[str], varied: Container[str]) -> str:
-    """The YAML of an experiment that needs no other: groups, all values unlike theirs, and those that were varied."""
+    """The YAML of an experiment that needs no other: the data set, all values unlike its own, and those varied."""
     cfg = compose("config", overrides, return_hydra_config=True)
-    groups = {name: cfg.hydra.runtime.choices[name] for name in GROUPS}
-    usual = flat(compose("config", [f"{name}={choice}" for name, choice in groups.items()]))
+    dataset = cfg.hydra.runtime.choices["dataset"]
+    usual = flat(compose("config", [f"dataset={dataset}"]))
     with open_dict(cfg):
         del cfg.hydra
     OmegaConf.resolve(cfg)
@@ -35,5 +34,5 @@ def as_experiment(overrides: list[str], varied: Container[str]) -> str:
     for name, value in flat(cfg).items():
         if name in varied or (value != usual[name] and name not in MACHINE):
             OmegaConf.update(values, name, value)
-    defaults = [*({f"override /{name}": choice} for name, choice in groups.items()), "_self_"]
+    defaults = [{"override /dataset": dataset}, "_self_"]
     return OmegaConf.to_yaml(OmegaConf.create({"defaults": defaults})) + OmegaConf.to_yaml(values)

@@ -51,9 +51,12 @@ class LrConfig:
     kind: str = option("cyclic", "schedule of the learning rate", choices=("cyclic", "decay", "constant"))
     min: float = option(1e-4, "cyclic: lowest rate", gt=0)
     max: Optional[float] = option(
-        1e-2, "cyclic: highest rate; else the rate at the start; null: by the image's noise", gt=0
+        1e-2, "cyclic: highest rate; else the rate at the start; null: by the data, of an image by its noise",
+        is_open=True, gt=0,
+    )  # fmt: skip
+    epochs_per_cycle: Optional[float] = option(
+        20, "cyclic: epochs from lowest to highest and back; null: all, of bars 20", is_open=True, gt=0
     )
-    epochs_per_cycle: Optional[float] = option(20, "cyclic: epochs from lowest to highest and back; null: all", gt=0)
     epochs_to_half: float = option(20, "decay: epochs in which the rate halves", gt=0)
 
     @property
@@ -74,7 +77,7 @@ class FitConfig:
     epochs: Optional[int] = option(None, "visits of all data points; null: by the data", ge=1)
     batch_size: Optional[int] = option(None, "data points in a minibatch; null: by the device", ge=1)
     prune: float = option(1e-3, "share of q left out of the M-step, 0: exact", ge=0, lt=1)
-    seed: int = option(0, "of weights, initial states and search", ge=0)
+    seed: int = option(0, "of weights, initial states and search", ge=0, for_arrays=False)
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ from typing import Any, Optional
 
 import numpy as np
 
-from tvae.data.dataset import DataConfig, DataConfigT, Dataset, DatasetConfig
+from tvae.data.dataset import SEARCH, DataConfig, DataConfigT, Dataset, DatasetConfig
 from tvae.data.mapped import Mapped, MappedSource
 from tvae.errors import UserError
-from tvae.fields import option
+from tvae.fields import fill, option
 from tvae.io.regular import check_regular
 
 TYPES = ("float16", "float32", "float64", "uint8", "int16", "int32")
@@ -29,11 +29,18 @@ class ArrayConfig(DatasetConfig):
     schema = "array"
 
     name: str = option("array", "a NumPy file", choices=names)
-    file: Optional[str] = option(None, "the file, .npy: (N, D), (N, height, width) or (N, height, width, channels)")
+    file: Optional[str] = option(
+        None, "the file, .npy: (N, D), (N, height, width) or (N, height, width, channels)", is_path=True
+    )
 
     def complete(self, config: DataConfigT, opened: Any) -> DataConfigT:
-        model = replace(config.model, n_latents=config.model.n_latents or 300)
-        return replace(config, model=model, epochs=config.epochs or 100)
+        return replace(
+            config,
+            model=fill(config.model, n_latents=300, impute=True),
+            ea=fill(config.ea, **SEARCH),
+            lr=fill(config.lr, max=0.002),
+            epochs=config.epochs or 100,
+        )
 
     def make(self, config: DataConfig, opened: Any) -> Dataset:
         if self.file is None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tvae.data.dataset import DataConfig, DataConfigT, Dataset, DatasetConfig
-from tvae.fields import option
+from tvae.fields import fill, option
 from tvae.inference.streams import generator
 from tvae.model.decoder import Mlp
 from tvae.model.vae import Model, gaussian_model
@@ -36,8 +36,13 @@ class BarsConfig(DatasetConfig):
     seed: int = option(0, "of the images; apart from the run's seed, so that runs see the same data", ge=0)
 
     def complete(self, config: DataConfigT, opened: Any) -> DataConfigT:
-        model = replace(config.model, n_latents=config.model.n_latents or 2 * self.size)
-        return replace(config, model=model, epochs=config.epochs or 200)
+        return replace(
+            config,
+            model=fill(config.model, n_latents=2 * self.size, sigma2=0.01, impute=True),
+            ea=fill(config.ea, selection="fitness", n_parents=5, n_children=4),
+            lr=fill(config.lr, max=0.01, epochs_per_cycle=20),
+            epochs=config.epochs or 200,
+        )
 
     def problems(self, config: DataConfig) -> list[str]:
         n_bars = 2 * self.size

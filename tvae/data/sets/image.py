@@ -19,7 +19,7 @@ from typing import Optional
 import numpy as np
 
 from tvae.data.corruption import corrupt, corruption_problems
-from tvae.data.dataset import ONLY_FOR_SOME, DataConfig, DataConfigT, Dataset, DatasetConfig
+from tvae.data.dataset import SEARCH, DataConfig, DataConfigT, Dataset, DatasetConfig
 from tvae.data.named import read_named
 from tvae.data.patch_source import PatchSource
 from tvae.data.patches import AVERAGES
@@ -32,7 +32,7 @@ from tvae.data.picture import (
     size_of,
 )
 from tvae.errors import UserError
-from tvae.fields import option
+from tvae.fields import fill, option
 from tvae.io.image_file import Image, without_holes
 from tvae.io.stack_file import read_picture
 from tvae.noise.choice import with_noise_model
@@ -51,7 +51,6 @@ STRIDE_OF_FIRST = {"fast": 3, "default": 2, "best": 1}
 class ImageConfig(DatasetConfig):
     names = ("house", "barbara", "castle", "camera", "file")
     schema = "image"
-    takes = tuple(name for name in ONLY_FOR_SOME if name != "n_patches")
 
     name: str = option("", "the picture, or file: the one in `image`", choices=names)
     patch_size: Optional[int] = option(None, "pixels along a side of a patch; null: by the noise", ge=1)
@@ -94,8 +93,9 @@ class ImageConfig(DatasetConfig):
         return replace(
             config,
             dataset=replace(self, patch_size=patch_size, train_stride=train_stride),
-            model=replace(config.model, n_latents=n_latents),
-            lr=replace(config.lr, max=config.lr.max or (0.005 if noise > 10 else 0.0025)),
+            model=fill(config.model, n_latents=n_latents, impute=False),
+            ea=fill(config.ea, **SEARCH),
+            lr=fill(config.lr, max=0.005 if noise > 10 else 0.0025),
             epochs=config.epochs or _epochs(config, n_points),
             keep_known=_keeps_known(config) if config.keep_known is None else config.keep_known,
         )

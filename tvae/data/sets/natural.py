@@ -17,12 +17,12 @@ from typing import Any, Optional
 import numpy as np
 import torch
 
-from tvae.data.dataset import DataConfig, DataConfigT, Dataset, DatasetConfig
+from tvae.data.dataset import SEARCH, DataConfig, DataConfigT, Dataset, DatasetConfig
 from tvae.data.named import cache_dir
 from tvae.data.natural_images import embedded, vanhateren
 from tvae.data.natural_patches import Cutting, Patches, make_patches
 from tvae.data.whitening import Whitening
-from tvae.fields import option
+from tvae.fields import fill, option
 from tvae.io.atomic import atomic_file
 from tvae.training.points import InMemory
 
@@ -36,7 +36,6 @@ CACHE_FORMAT = 2
 class NaturalConfig(Cutting, DatasetConfig):
     names = ("vanhateren", "natural")
     schema = "natural"
-    takes = ("n_patches",)
 
     name: str = option("vanhateren", "whose images: van Hateren's, or those of scikit-image", choices=names)
     images: Optional[list[str]] = option(None, "names of the images; null: all there are")
@@ -51,7 +50,9 @@ class NaturalConfig(Cutting, DatasetConfig):
         return replace(
             config,
             dataset=replace(self, n_test=n_patches // 10 if self.n_test is None else self.n_test),
-            model=replace(config.model, n_latents=n_latents),
+            model=fill(config.model, n_latents=n_latents, impute=True),
+            ea=fill(config.ea, **SEARCH),
+            lr=fill(config.lr, max=0.002),  # with 0.01 a deep decoder lost what the linear one had learned
             epochs=config.epochs or 100,
             n_patches=n_patches,
         )
