@@ -118,7 +118,7 @@ def test_experiment_end_to_end(command, folder, capfd):
         )  # fmt: skip
         assert code == 0, text
 
-    from scripts import judge_natural as script
+    from scripts.paper import natural as script
 
     script.main(str(out))
     printed = capfd.readouterr().out
@@ -137,7 +137,7 @@ def test_experiment_end_to_end(command, folder, capfd):
 
 
 def test_no_finished_runs(tmp_path):
-    from scripts import judge_natural as script
+    from scripts.paper import natural as script
 
     with pytest.raises(SystemExit, match="no finished runs"):
         script.main(str(tmp_path))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from scripts.harmless import PICTURES, lowest_star, noisy_version
+from scripts.pictures.harmless import PICTURES, lowest_star, noisy_version
 from tvae import denoise
 from tvae.restoration.metrics import psnr
 from tvae.restoration.unexplained import keep_unexplained, templates, threshold

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from scripts import chaos
+from scripts.fuzz import chaos
 from tvae.errors import TrainingFailed, UserError
 from tvae.runs.distributed import connection, ranks
 from tvae.runs.distributed.ranks import Ranks

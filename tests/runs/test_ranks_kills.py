@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts import chaos
+from scripts.fuzz import chaos
 from tests.processes import LONG, metrics, run, start, wait_for_epoch
 from tvae.runs import checkpoint
 from tvae.runs.distributed.ranks import Ranks

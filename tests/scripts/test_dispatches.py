@@ -1,6 +1,6 @@
 """How many operations a visit of the torch engine dispatches: few, and far fewer with graphs."""
 
-from scripts.dispatches import count_dispatches
+from scripts.bench.dispatches import count_dispatches
 
 
 def test_graphs_leave_a_visit_few_operations():

@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from scripts import tables
-from scripts.recorded import VARIANTS
-from scripts.table_rows import Row, collect
+from scripts.paper import tables
+from scripts.paper.record import VARIANTS
+from scripts.paper.tables import Row, collect
 from tests.made_up_runs import make_outputs, make_run
 
 

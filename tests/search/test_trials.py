@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 optuna = pytest.importorskip("optuna", reason="the search's extra is not installed: pip install '.[search]'")
 
-from scripts import chaos  # noqa: E402
+from scripts.fuzz import chaos  # noqa: E402
 from tests.processes import metrics, start, wait_until  # noqa: E402
 from tvae.config.checks import read_config  # noqa: E402
 from tvae.search.trials import Search  # noqa: E402
