@@ -1,4 +1,4 @@
-"""Commands in the Makefile and in the documents name modules that are there."""
+"""Commands in the Makefile and in the documents name scripts that are there."""
 
 import re
 from pathlib import Path
@@ -6,9 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-MODULE = re.compile(r"-m (scripts(?:\.\w+)+)")
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-FOLDERS = {"bench", "fuzz", "paper", "pictures"}
+TEXTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "scripts").rglob("*.py")]
 
 
 def path_of(module):
@@ -16,24 +14,16 @@ def path_of(module):
 
 
 def test_every_module_of_the_makefile_is_there_and_can_be_run():
-    modules = set(MODULE.findall((ROOT / "Makefile").read_text()))
-    assert {module.split(".")[1] for module in modules} == FOLDERS
+    modules = set(re.findall(r"-m (scripts[.\w]+)", (ROOT / "Makefile").read_text()))
+    assert {module.split(".")[1] for module in modules} == {"bench", "fuzz", "paper", "pictures"}
     for module in modules:
         assert '\nif __name__ == "__main__":\n' in path_of(module).read_text(), module
 
 
-@pytest.mark.parametrize(
-    "document", [*DOCUMENTS, *sorted((ROOT / "scripts").rglob("*.py"))], ids=lambda path: path.name
-)
-def test_every_script_that_a_text_names_is_there(document):
-    text = document.read_text()
-    named = [
-        *map(path_of, re.findall(r"\bscripts(?:\.\w+)+", text)),
-        *(ROOT / f for f in re.findall(r"scripts/[\w/]+\.py", text)),
-    ]
-    assert [path for path in named if not path.is_file()] == []
-
-
-def test_scripts_are_in_four_folders():
-    assert {path.name for path in (ROOT / "scripts").iterdir() if any(path.rglob("*.py"))} == FOLDERS
-    assert not list((ROOT / "scripts").glob("*.py"))
+@pytest.mark.parametrize("path", sorted(TEXTS), ids=lambda path: path.name)
+def test_every_script_that_a_text_names_is_there(path):
+    text = path.read_text()
+    modules = re.findall(r"(?:-m |`|from )(scripts\.\w+\.\w+)", text)
+    files = re.findall(r"(?<!/)\bscripts/[\w/]+\.py\b", text)
+    named = [*map(path_of, modules), *(ROOT / file for file in files)]
+    assert [each for each in named if not each.is_file()] == []
