@@ -137,7 +137,7 @@ def test_without_the_kernel_torch_does_everything(monkeypatch):
 
 @pytest.mark.parametrize("masked", [False, True])
 def test_all_engines_compute_the_same(masked):
-    """Of what a choice mixes, each part can stand for the other."""
+    """Parts of mixed engines can stand for each other."""
     model, x, observed, step = evaluated(masked=masked)
     engine = choose_engine(model, EaConfig())
     again = engine.e_step(model, EaConfig(), x, step.packed, None, observed)

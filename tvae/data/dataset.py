@@ -28,7 +28,7 @@ RESTORATIONS = ("posterior_mean", "nonlocal")
 
 @dataclass(frozen=True)
 class Dataset:
-    """What a run trains on, in the data's own units, and how to show it."""
+    """Training data of a run, in their own units, and how to show them."""
 
     source: Source
     shape: tuple[int, ...]  # of one data point as a picture
@@ -67,10 +67,10 @@ class DatasetConfig:
     standardise: bool = option(False, "train on (x - mean) / std; everything reported stays in the data's own units")
 
     def open(self, config: DataConfig) -> Any:
-        """What has to be read before options can be chosen; it is handed to `complete` and `make`, and read once."""
+        """Read, once, whatever the choice of options depends on; it is handed to `complete` and `make`."""
 
     def look(self, config: DataConfig, opened: Any) -> Any:
-        """What was read, or was in memory, together with what can be found out about it."""
+        """Data that were read, or are in memory, with findings about them."""
         return opened
 
     def complete(self, config: DataConfigT, opened: Any) -> DataConfigT:
@@ -81,7 +81,7 @@ class DatasetConfig:
         raise NotImplementedError
 
     def problems(self, config: DataConfig) -> list[str]:
-        """What is wrong with the options, a line each."""
+        """Mistakes in the options, a line each."""
         method, is_image = config.restoration.method, "image" in self.takes
         given = {name: getattr(config, name) for name in ONLY_FOR_SOME if name not in self.takes}
         return [

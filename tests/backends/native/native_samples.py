@@ -1,4 +1,4 @@
-"""What the tests of the native engine share: models with data and states, and the mark `needs_kernel`."""
+"""Helpers for tests of the native engine: models with data and states, and the mark `needs_kernel`."""
 
 import pytest
 import torch

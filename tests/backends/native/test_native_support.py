@@ -1,4 +1,4 @@
-"""What the native engine says it can do."""
+"""Models that the native engine supports."""
 
 import pytest
 import torch
