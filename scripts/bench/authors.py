@@ -50,15 +50,8 @@ def authors_epoch(path: str, setting: dict[str, Any], data: Tensor, batch_size: 
         sigma2_init=data.var().item(),
     )
     states = variational.EVOVariationalStates(
-        N=len(data),
-        H=setting["latents"],
-        S=setting["states"],
-        precision=data.dtype,
-        parent_selection="batch_fitparents",
-        mutation="randflip",
-        n_parents=n_parents,
-        n_children=n_children,
-        n_generations=n_generations,
-    )
+        N=len(data), H=setting["latents"], S=setting["states"], precision=data.dtype, mutation="randflip",
+        parent_selection="batch_fitparents", n_parents=n_parents, n_children=n_children, n_generations=n_generations,
+    )  # fmt: skip
     training = trainer.Trainer(model, utils.TVODataLoader(data, batch_size=batch_size), states)
     return lambda: training.em_step()["train_F"]

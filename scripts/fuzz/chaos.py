@@ -22,6 +22,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -194,14 +195,8 @@ def main() -> None:
         sys.exit(f"{options.out}: holds other things; name another folder with --out")
     shutil.rmtree(options.out, ignore_errors=True)
     options.out.mkdir(parents=True)
-    n_runs, n_different = torment(
-        small_run(options.out),
-        options.out,
-        options.kills,
-        options.ranks,
-        options.seed,
-        lambda line: print(line, flush=True),
-    )
+    given, report = (options.out, options.kills, options.ranks, options.seed), partial(print, flush=True)
+    n_runs, n_different = torment(small_run(options.out), *given, report)
     print(f"{options.kills} kills, {options.ranks} ranks, {n_runs} runs compared, {n_different} of them different")
     sys.exit(bool(n_different))
 

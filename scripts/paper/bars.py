@@ -235,21 +235,16 @@ def draw_truth(config: BarsConfig) -> Figure:
 
 
 def judge(runs: list[Run]) -> tuple[Run, dict[str, Any]]:
-    """The run with the highest ELBO, and what is to be said of it and of the others."""
+    """The run with the highest ELBO, and the figures about it and the others."""
     best = max(runs, key=lambda run: run.metrics["elbo"])
-    found = best.metrics
     figures = {
         "runs": len(runs),
         "runs_with_all_bars": sum(bool((run.similarity > 0.95).all()) for run in runs),
         "best": best.directory.name,
-        "elbo": found["elbo"],
-        "log_likelihood_true": found["log_likelihood_true"],
-        "sigma": found["sigma"],
-        "sigma_true": found["sigma_true"],
         "cosine_min": best.similarity.min().item(),
-        "epochs": found["epochs"],
-        "seconds": found["seconds"],
     }
+    for name in ("elbo", "log_likelihood_true", "sigma", "sigma_true", "epochs", "seconds"):
+        figures[name] = best.metrics[name]
     if best.config.correlated:
         pairs = pair_likelihoods(best)
         forbidden, allowed = pairs.inferred[: pairs.n_forbidden], pairs.inferred[pairs.n_forbidden :]
@@ -288,26 +283,22 @@ def main(source: str = "outputs/bars/runs", target: str = "outputs/bars") -> Non
         chosen = [run for run in runs if run.config.correlated == correlated]
         if not chosen:
             continue
-        best, figures = judge(chosen)
-        summary[name] = figures
-        save_figure(out / f"{name}_fields.png", draw_fields_over_epochs(best))
-        save_figure(out / f"{name}_elbo.png", draw_elbos(chosen, best))
-        save_figure(out / f"{name}_samples.png", draw_samples(best))
+        best, found = judge(chosen)
+        summary[name] = found
+        drawn = {
+            "fields": draw_fields_over_epochs(best),
+            "elbo": draw_elbos(chosen, best),
+            "samples": draw_samples(best),
+        }
         if correlated:
-            save_figure(out / f"{name}_pairs.png", draw_pairs(best))
-            save_figure(out / f"{name}_ratios.png", draw_ratios(best))
-            save_figure(out / f"{name}_truth.png", draw_truth(best.config))
-        print(
-            f"{name}: {figures['runs_with_all_bars']} of {figures['runs']} runs found all bars; best: {figures['best']}"
-        )
-        print(f"  ELBO {figures['elbo']:.3f}, log-likelihood of the truth {figures['log_likelihood_true']:.3f}")
-        print(
-            f"  sigma {figures['sigma']:.4f}, true {figures['sigma_true']:.4f}; cosine >= {figures['cosine_min']:.4f}"
-        )
+            drawn |= {"pairs": draw_pairs(best), "ratios": draw_ratios(best), "truth": draw_truth(best.config)}
+        for kind, figure in drawn.items():
+            save_figure(out / f"{name}_{kind}.png", figure)
+        print(f"{name}: {found['runs_with_all_bars']} of {found['runs']} runs found all bars; best: {found['best']}")
+        print(f"  ELBO {found['elbo']:.3f}, log-likelihood of the truth {found['log_likelihood_true']:.3f}")
+        print(f"  sigma {found['sigma']:.4f}, true {found['sigma_true']:.4f}; cosine >= {found['cosine_min']:.4f}")
         if correlated:
-            print(
-                f"  forbidden pairs are {figures['gap_allowed_forbidden']:.1f} nats below the least likely allowed one"
-            )
+            print(f"  forbidden pairs are {found['gap_allowed_forbidden']:.1f} nats below the least likely allowed one")
     write_atomically(out / "bars.json", (json.dumps(summary, indent=2) + "\n").encode())
     write_atomically(out / "bars.md", as_markdown(summary).encode())
     print(f"figures: {out}")

@@ -33,6 +33,10 @@ NAMES = {
 }
 NAMES_IN = {("table1", "quick"): "tvae, quick"}  # with the table's patches and latents, not those of the recipe
 REPRODUCES = {"linear": "var-BSC", "BM3D": "BM3D", "dictionary (as KSVD)": "KSVD"}  # cited rows; ours: TVAE
+LEGEND = (
+    "Mean ± standard deviation (number of runs). Measured: here, all systems on the same corrupted arrays; recorded: "
+    "earlier, by the revision named; cited: as published. Minutes of a whole run, restoration included."
+)
 
 
 @dataclass
@@ -41,10 +45,22 @@ class Row:
     origin: str  # measured, recorded or cited
     needs: str  # what it is given beside the image
     cells: list[list[float]]  # PSNR of every run, for each column
-    minutes: list[list[float]] = field(default_factory=list)
+    minutes: list[list[float]] = field(default_factory=list)  # of the same runs
     note: str = ""  # epochs, or the source
     reproduces: str | None = None  # the cited row that it does anew
     spread: list[float] | None = None  # of a cited row, where it is published
+
+    @classmethod
+    def empty(
+        cls, name: str, origin: str, needs: str, n_columns: int, note: str = "", reproduces: str | None = None
+    ) -> Row:
+        return cls(
+            name, origin, needs, [[] for _ in range(n_columns)], [[] for _ in range(n_columns)], note, reproduces
+        )
+
+    def add(self, column: int, psnr: float, minutes: float) -> None:
+        self.cells[column].append(psnr)
+        self.minutes[column].append(minutes)
 
     def shown(self, column: int) -> str:
         values = self.cells[column]
@@ -99,11 +115,9 @@ def own_row(name: str, budget: str, columns: list[str], outputs: Path) -> Row | 
     if not runs:
         return None
     title = NAMES_IN.get((name, budget), NAMES[budget])
-    reproduces = REPRODUCES.get(budget, TVAE)
-    row = Row(title, "measured", "nothing", [[] for _ in columns], [[] for _ in columns], reproduces=reproduces)
+    row = Row.empty(title, "measured", "nothing", len(columns), reproduces=REPRODUCES.get(budget, TVAE))
     for run in runs:
-        row.cells[columns.index(run.column)].append(run.metrics["psnr"])
-        row.minutes[columns.index(run.column)].append(minutes_of(run.metrics))
+        row.add(columns.index(run.column), run.metrics["psnr"], minutes_of(run.metrics))
     epochs = {run.metrics["epochs"] for run in runs}
     threads = sorted({"all cores" if run.n_threads is None else f"{run.n_threads} thread(s)" for run in runs})
     between = f"{min(epochs)} to {max(epochs)}" if len(epochs) > 1 else f"{max(epochs)}"
@@ -121,10 +135,8 @@ def recorded_rows(name: str, columns: list[str]) -> list[Row]:
         if run.column not in columns or run.table != table_of(run.column, name):
             continue
         title = NAMES["paper"] + (f", {VARIANTS[run.variant].title}" if run.variant else "")
-        empty: tuple[list[list[float]], list[list[float]]] = ([[] for _ in columns], [[] for _ in columns])
-        row = rows.setdefault(title, Row(title, "recorded", "nothing", *empty, reproduces=TVAE))
-        row.cells[columns.index(run.column)].append(run.metrics["psnr"])
-        row.minutes[columns.index(run.column)].append(minutes_of(run.metrics))
+        row = rows.setdefault(title, Row.empty(title, "recorded", "nothing", len(columns), reproduces=TVAE))
+        row.add(columns.index(run.column), run.metrics["psnr"], minutes_of(run.metrics))
         facts.setdefault(title, set()).add(f"{run.metrics['epochs']} epochs at revision {run.revision}")
         row.note = "; ".join(sorted(facts[title]))
     return list(rows.values())
@@ -143,11 +155,8 @@ def peer_rows(folder: Path, columns: list[str]) -> list[Row]:
             print(f"left out: {path}: cannot be read", file=sys.stderr)
             continue
         for name, found in peers.items():
-            empty: tuple[list[list[float]], list[list[float]]] = ([[] for _ in columns], [[] for _ in columns])
-            new = Row(name, "measured", found["needs"], *empty, found["how"], REPRODUCES.get(name))
-            row = rows.setdefault(name, new)
-            row.cells[columns.index(column)].append(found["psnr"])
-            row.minutes[columns.index(column)].append(found["seconds"] / 60)
+            new = Row.empty(name, "measured", found["needs"], len(columns), found["how"], REPRODUCES.get(name))
+            rows.setdefault(name, new).add(columns.index(column), found["psnr"], found["seconds"] / 60)
     return sorted(rows.values(), key=lambda row: -(row.mean(0) or row.mean(len(columns) - 1) or 0))
 
 
@@ -158,12 +167,6 @@ def collect(name: str, outputs: Path) -> tuple[dict[str, Any], list[Row]]:
     peers = peer_rows(outputs / "peers", columns) if name != "table-n2v" else []
     measured = [row for row in own if row is not None]
     return table, measured + recorded_rows(name, columns) + peers + cited_rows(table)
-
-
-LEGEND = (
-    "Mean ± standard deviation (number of runs). Measured: here, all systems on the same corrupted arrays; recorded: "
-    "earlier, by the revision named; cited: as published. Minutes of a whole run, restoration included."
-)
 
 
 def header(columns: list[str]) -> list[str]:

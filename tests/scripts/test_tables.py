@@ -95,10 +95,7 @@ def test_nothing_cited_can_be_taken_for_measured(outputs):
                 assert "Table" in row.note
                 assert not any("(" in row.shown(c) for c in range(len(row.cells)))  # no number of runs
                 assert not row.minutes
-    for text in (
-        tables.as_markdown(*collect("table1", outputs)),
-        tables.as_latex(*collect("table1", outputs)),
-    ):
+    for text in (tables.as_markdown(*collect("table1", outputs)), tables.as_latex(*collect("table1", outputs))):
         for line in text.splitlines():
             if "TVAE (paper)" in line or "MTMKL" in line:
                 assert "cited" in line
