@@ -123,8 +123,8 @@ def pair_likelihoods(run: Run) -> Pairs:
     return Pairs(x, inferred, true, len(forbidden))
 
 
-def draw_fields_over_epochs(run: Run, n_rows: int = 10) -> Figure:
-    """From the initialisation on; the epochs of the start that a run took come first."""
+def draw_fields(run: Run, n_rows: int = 10) -> Figure:
+    """Fields over epochs, from the initialisation on; the epochs of the start that a run took come first."""
     shape = (run.config.size, run.config.size)
     pictures = [(epoch, as_grid(fields, shape)) for epoch, fields in fields_of_start(run.directory)]
     n_before = pictures[-1][0] if pictures else 0
@@ -253,16 +253,8 @@ def judge(runs: list[Run]) -> tuple[Run, dict[str, Any]]:
 
 
 def as_markdown(summary: dict[str, dict[str, Any]]) -> str:
-    names = [
-        "",
-        "runs with all bars",
-        "best run's ELBO",
-        "true log-likelihood",
-        "sigma (true)",
-        "epochs",
-        "seconds a run",
-    ]
-    lines = [names, ["---"] * len(names)]
+    names = ["runs with all bars", "best run's ELBO", "true log-likelihood", "sigma (true)", "epochs", "seconds a run"]
+    lines = [["", *names], ["---"] * (len(names) + 1)]
     for name, found in summary.items():
         lines.append([
             name.replace("_", ", "), f"{found['runs_with_all_bars']} of {found['runs']}", f"{found['elbo']:.2f}",
@@ -285,11 +277,7 @@ def main(source: str = "outputs/bars/runs", target: str = "outputs/bars") -> Non
             continue
         best, found = judge(chosen)
         summary[name] = found
-        drawn = {
-            "fields": draw_fields_over_epochs(best),
-            "elbo": draw_elbos(chosen, best),
-            "samples": draw_samples(best),
-        }
+        drawn = {"fields": draw_fields(best), "elbo": draw_elbos(chosen, best), "samples": draw_samples(best)}
         if correlated:
             drawn |= {"pairs": draw_pairs(best), "ratios": draw_ratios(best), "truth": draw_truth(best.config)}
         for kind, figure in drawn.items():

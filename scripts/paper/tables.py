@@ -51,12 +51,9 @@ class Row:
     spread: list[float] | None = None  # of a cited row, where it is published
 
     @classmethod
-    def empty(
-        cls, name: str, origin: str, needs: str, n_columns: int, note: str = "", reproduces: str | None = None
-    ) -> Row:
-        return cls(
-            name, origin, needs, [[] for _ in range(n_columns)], [[] for _ in range(n_columns)], note, reproduces
-        )
+    def empty(cls, name: str, origin: str, needs: str, n: int, note: str = "", reproduces: str | None = None) -> Row:
+        """A row of n columns without runs."""
+        return cls(name, origin, needs, [[] for _ in range(n)], [[] for _ in range(n)], note, reproduces)
 
     def add(self, column: int, psnr: float, minutes: float) -> None:
         self.cells[column].append(psnr)

@@ -35,6 +35,8 @@ BITS = GREY > 99
 INDEXED = Pillow.fromarray(COLOUR).quantize(16)
 PEAKS = {"uint8": 255, "uint16": 65535, "float32": 1, "float64": 1, "float16": 1}
 SHAPES = {"grey": (7, 11), "grey+alpha": (7, 11, 2), "RGB": (7, 11, 3), "RGBA": (7, 11, 4)}
+OTHER_FILES = (b"hello", b"%PDF-1.4", b"RIFF" + bytes(20))
+HEADS = (b"GIF89a", b"II*\0", b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff")
 COLOUR_TYPES = {1: 0, 2: 4, 3: 2, 4: 6}  # channels: the number in a PNG file
 ADAM7 = ((0, 0, 8, 8), (0, 4, 8, 8), (4, 0, 8, 4), (0, 2, 4, 4), (2, 0, 4, 2), (0, 1, 2, 2), (1, 0, 2, 1))
 
@@ -361,14 +363,8 @@ def test_unreadable_files(tmp_path, monkeypatch):
     path, whole = tmp_path / "a.png", saved(random_array("uint8", (32, 32)))
     for content, message in (
         (b"", "the file is empty"),
-        *(
-            (other, "not a PNG, JPEG, TIFF, BMP, WebP, GIF or NumPy file")
-            for other in (b"hello", b"%PDF-1.4", b"RIFF" + bytes(20))
-        ),
-        *(
-            (head + bytes(30), "damaged or truncated")
-            for head in (b"GIF89a", b"II*\0", b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff")
-        ),
+        *((each, "not a PNG, JPEG, TIFF, BMP, WebP, GIF or NumPy file") for each in OTHER_FILES),
+        *((head + bytes(30), "damaged or truncated") for head in HEADS),
         (whole[:300], "damaged or truncated image (image file is truncated)"),
     ):
         path.write_bytes(content)
@@ -401,15 +397,7 @@ def test_unsuitable_values(tmp_path, array, options, message):
 
 
 @pytest.mark.parametrize(
-    "array",
-    [
-        np.zeros((0, 3)),
-        np.zeros(4),
-        np.zeros((2, 2, 2, 2)),
-        np.ones((3, 3), complex),
-        np.array([["a"]]),
-        np.full((3, 3), 2**60),
-    ],
+    "array", [*map(np.zeros, ((0, 3), 4, (2, 2, 2, 2))), 1j * DEEP, np.array([["a"]]), np.full((3, 3), 2**60)]
 )
 def test_unsuitable_arrays(array):
     with pytest.raises(UserError, match=r"is no picture|are not read|too large to be exact"):
