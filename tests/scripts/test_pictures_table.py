@@ -16,14 +16,18 @@ from tvae.noise.level import estimate_noise
 from tvae.restoration.metrics import psnr
 
 
-def test_table(folder, bm3d, capsys):
-    """Against means, deviations and differences that are computed here."""
-    coffee = [make_run(folder, "coffee", NOISE, seed) for seed in (0, 1, 2)]
-    page = make_run(folder, "page", NOISE, 1, seconds=300.0)
+def make_runs(folder):
+    """Eight runs of both halves; returned: those of coffee, of page, and the inpainted one."""
     make_run(folder, "page", MORE, 1)
     make_run(folder, "house", NOISE, 0)
     make_run(folder, "coffee", NOISE, 0, "best")
-    filled = make_run(folder, "coffee", MISSING, 0)
+    coffee = [make_run(folder, "coffee", NOISE, seed) for seed in (0, 1, 2)]
+    return coffee, make_run(folder, "page", NOISE, 1, seconds=300.0), make_run(folder, "coffee", MISSING, 0)
+
+
+def test_table(folder, bm3d, capsys):
+    """Against means, deviations and differences that are computed here."""
+    coffee, page, filled = make_runs(folder)
     table.main([str(folder.parent)])
     said = capsys.readouterr().out
     assert "Runs by tvae 0.1.0 (1234567): 8." in said
@@ -43,12 +47,7 @@ def test_table(folder, bm3d, capsys):
               "half B (reported), effort=best"]  # fmt: skip
     assert [row[0] for row in noise[1:]] == groups
     reported = dict(zip(noise[0], noise[2], strict=True))
-    assert (reported[""], reported["pictures"], reported["runs"], reported["threads"]) == (
-        "sigma 25",
-        "2 of 8",
-        "4",
-        "1",
-    )
+    assert [reported[name] for name in ("", "pictures", "runs", "threads")] == ["sigma 25", "2 of 8", "4", "1"]
     assert reported["ours"] == f"{(statistics.mean(ours) + psnr_of(page)) / 2:.2f}"
     assert reported["difference"] == f"{(gap + gap_of_page) / 2:+.2f}"
     worst = min((gap, "coffee"), (gap_of_page, "page"))
@@ -83,12 +82,7 @@ def test_table(folder, bm3d, capsys):
 
 
 def test_csv_has_a_line_for_every_cell(folder, bm3d):
-    coffee = [make_run(folder, "coffee", NOISE, seed) for seed in (0, 1, 2)]
-    make_run(folder, "page", NOISE, 1, seconds=300.0)
-    make_run(folder, "page", MORE, 1)
-    make_run(folder, "house", NOISE, 0)
-    make_run(folder, "coffee", NOISE, 0, "best")
-    make_run(folder, "coffee", MISSING, 0)
+    coffee, *_ = make_runs(folder)
     table.main([str(folder.parent)])
     with open(folder.parent / "tables" / "pictures.csv") as file:
         lines = list(csv.DictReader(file))
