@@ -6,8 +6,8 @@ import tracemalloc
 import numpy as np
 import pytest
 import torch
-from conftest import load, small_config, smooth_picture
 
+from tests.conftest import load, small_config, smooth_picture
 from tvae.data import natural_images
 from tvae.data.dataset import Dataset
 from tvae.data.natural_images import EMBEDDED, NaturalImage, embedded, read_file, vanhateren
