@@ -56,12 +56,12 @@ TABLE_SEEDS := corruption_seed=0,1,2
 # A sweep that has failed does not stop the next one, and the table is made of what has finished.
 BEGIN := status=0;
 OR := || status=1;
-COLLECT = $(BIN)/python -m scripts.tables $@ $(OR) exit $$status
+COLLECT = $(BIN)/python -m scripts.paper.tables $@ $(OR) exit $$status
 OPTIONS ?=
 
 bars: $(VENV)/.installed-joblib  ## the paper's first experiment: ten seeds each of bars and correlated bars, with figures
 	$(BEGIN) $(SWEEP) experiment=bars,bars_correlated seed=0,1,2,3,4,5,6,7,8,9 hydra.sweep.dir=outputs/bars/runs $(OR) \
-	$(BIN)/python -m scripts.judge_bars $(OR) exit $$status
+	$(BIN)/python -m scripts.paper.bars $(OR) exit $$status
 
 NATURAL_DIR := outputs/natural/$(BUDGET)
 NATURAL := $(BIN)/python -m tvae.train -m hydra.sweep.dir=$(NATURAL_DIR)
@@ -77,7 +77,7 @@ natural: $(VENV)/.installed  ## the paper's second: whitened patches, linear to 
 		hydra.sweep.subdir='deep_$${seed}' epochs=$(AFTER) $(OPTIONS) $(OR) \
 	$(NATURAL) experiment=natural_linear seed=$(SEEDS) init_from='$(NATURAL_DIR)/linear_$${seed}' \
 		hydra.sweep.subdir='continued_$${seed}' epochs=$(AFTER) $(OPTIONS) $(OR) \
-	$(BIN)/python -m scripts.judge_natural $(NATURAL_DIR) $(OR) exit $$status
+	$(BIN)/python -m scripts.paper.natural $(NATURAL_DIR) $(OR) exit $$status
 
 # The more latents, the more children of a parent, so that as large a share of the flips is tried. On 20,000 patches 1000
 # latents fit the training patches and lose on held-out ones, so that both budgets have 100,000.
@@ -88,7 +88,7 @@ natural-h: $(VENV)/.installed  ## time and ELBO against the number of latents; a
 	$(BEGIN) for h in $(LATENTS); do \
 		$(NATURAL) experiment=$(NATURAL_H) model.n_latents=$$h ea.n_parents=5 ea.n_children=$$((h / 10)) seed=$(SEEDS) \
 			hydra.sweep.subdir='h_$${model.n_latents}_$${seed}' $(OPTIONS) $(OR) done; \
-	$(BIN)/python -m scripts.judge_natural $(NATURAL_DIR) $(OR) exit $$status
+	$(BIN)/python -m scripts.paper.natural $(NATURAL_DIR) $(OR) exit $$status
 
 table1: peers $(VENV)/.installed-joblib  ## house, 8x8 patches, 64 latents, sigma 15, 25, 50, beside other systems; BUDGET=quick or paper
 	$(BEGIN) $(SWEEP) experiment=table1$(SUFFIX) $(OR) \
@@ -125,20 +125,20 @@ RESTORE = (cd $(PICTURES)/clean && $(abspath $(BIN))/python -m tvae.$(1) -m hydr
 	hydra.sweep.subdir='"$${effort}/$${image},$(2)=$${$(2)},seed=$${seed}"' $(OPTIONS)) $(OR)
 
 pictures: $(VENV)/.installed-joblib $(VENV)/.installed-peers  ## 16 pictures beside BM3D; HALF=A, B or AB, EFFORT=best, NOISE=, MISSING= for none
-	$(BEGIN) images=$$($(BIN)/python -m scripts.development_set $(HALF) $(PICTURES)/clean) || exit 2; \
+	$(BEGIN) images=$$($(BIN)/python -m scripts.pictures.development_set $(HALF) $(PICTURES)/clean) || exit 2; \
 	$(if $(NOISE),$(call RESTORE,denoise,noise,$(NOISE))) \
 	$(if $(MISSING),$(call RESTORE,inpaint,missing,$(MISSING))) \
-	$(BIN)/python -m scripts.judge_pictures $(OR) exit $$status
+	$(BIN)/python -m scripts.pictures.table $(OR) exit $$status
 
 noise: $(VENV)/.installed-peers  ## photon counts, correlated noise, outliers: told what they are, and restored; half an hour and more
-	$(BIN)/python -m scripts.judge_noise trials
-	$(BIN)/python -m scripts.judge_noise table --half $(HALF) --effort $(EFFORT)
+	$(BIN)/python -m scripts.pictures.noise trials
+	$(BIN)/python -m scripts.pictures.noise table --half $(HALF) --effort $(EFFORT)
 
 harmless: $(VENV)/.installed  ## text, rules, stars, dots and clean pictures: nothing of them is removed
-	$(BIN)/python -m scripts.harmless
+	$(BIN)/python -m scripts.pictures.harmless
 
 peers: $(VENV)/.installed-peers  ## other systems on the same noisy arrays
-	-$(BIN)/python -m scripts.peers
+	-$(BIN)/python -m scripts.paper.peers
 
 # without them the tables are made all the same
 $(VENV)/.installed-peers: $(VENV)/.installed
@@ -149,32 +149,32 @@ $(VENV)/.installed-joblib: $(VENV)/.installed
 	@touch $@
 
 runtime: $(VENV)/.installed  ## seconds per epoch against S, H, N and D
-	$(BIN)/python -m scripts.runtime
+	$(BIN)/python -m scripts.bench.runtime
 
 paper:  ## all of the above, and the report; continues where one has failed
 	$(BEGIN) $(MAKE) --keep-going bars natural natural-h table1 table2 table-n2v inpainting runtime $(OR) \
 	$(MAKE) report $(OR) exit $$status
 
 record: $(VENV)/.installed  ## keep finished runs of BUDGET=paper in docs/paper, and draw their curves
-	$(BIN)/python -m scripts.record
+	$(BIN)/python -m scripts.paper.record
 
 report: $(VENV)/.installed  ## one HTML page of all results found in outputs
-	$(BIN)/python -m scripts.html_page
+	$(BIN)/python -m scripts.paper.report
 
 chaos: $(VENV)/.installed  ## kill a run 100 times and compare its end with an undisturbed one; CHAOS="--ranks 2"
-	$(BIN)/python -m scripts.chaos $(CHAOS)
+	$(BIN)/python -m scripts.fuzz.chaos $(CHAOS)
 
 MINUTES ?= 60
 fuzz: $(VENV)/.installed-dev  ## hostile options, files, runs and checkpoints for an hour; MINUTES=60 FUZZ="--seed 1"
-	$(BIN)/python -m scripts.fuzz --minutes $(MINUTES) $(FUZZ)
+	$(BIN)/python -m scripts.fuzz.fuzzer --minutes $(MINUTES) $(FUZZ)
 
 scaling: $(VENV)/.installed  ## two processes against one; writes outputs/scaling
-	$(BIN)/python -m scripts.scaling
+	$(BIN)/python -m scripts.bench.scaling
 
 bench: $(VENV)/.installed  ## seconds per epoch at the paper's settings, and memory; writes outputs/bench
-	$(BIN)/python -m scripts.bench
+	$(BIN)/python -m scripts.bench.training
 
-# The platform of the wheel: a tag in scripts/wheel_kernels.py, by default this machine's.
+# The platform of the wheel: a tag in hatch_build.py, by default this machine's.
 FOR ?= $(if $(filter Linux,$(shell uname -s)),manylinux_2_17_$(shell uname -m))
 
 wheel: $(VENV)/.installed-dev  ## a wheel with the kernel compiled, in dist; FOR=win_amd64 and others for other platforms

@@ -6,7 +6,7 @@ import os
 import numpy as np
 from omegaconf import OmegaConf
 
-from scripts.picture_runs import Case, Corruption, arrays_of
+from scripts.pictures.runs import Case, Corruption, arrays_of
 from tests.conftest import small_config
 from tvae.data.sets.image import ImageConfig
 from tvae.io.image_file import write_image, write_tiff

@@ -1,4 +1,4 @@
-"""Commands in processes of their own, of one rank or several, which scripts/chaos.py starts at once."""
+"""Commands in processes of their own, of one rank or several, which scripts/fuzz/chaos.py starts at once."""
 
 import csv
 import json
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from scripts import chaos
+from scripts.fuzz import chaos
 
 BARS = ["dataset=bars", "dataset.n_points=61", "states.n_states=16", "batch_size=16", "epochs=4", "precision=float64"]
 SMALL = ["dataset=bars", "dataset.n_points=60", "epochs=4", "states.n_states=16", "batch_size=16"]

@@ -31,7 +31,7 @@ def model():
 
 
 def test_another_picture_is_restored(model):
-    """Of another size; what is given is not modified."""
+    """Pictures of another size are restored; the array given is not modified."""
     clean = waves(2.0, 30, 26)
     given = noisy(clean, seed=1)
     before = given.copy()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from scripts.wheel_kernels import plan
+from hatch_build import plan
 from tvae.backends.native import build
 
 ROOT = Path(__file__).resolve().parents[1]

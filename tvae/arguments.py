@@ -1,4 +1,4 @@
-"""What the Python calls are given, checked: arrays and masks as pictures, keywords and overrides as a configuration."""
+"""Checked arguments of the Python calls: arrays and masks as pictures, keywords and overrides as a configuration."""
 
 from __future__ import annotations
 

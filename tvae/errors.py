@@ -1,4 +1,4 @@
-"""What ends a command with a line instead of a traceback."""
+"""Errors that end a command with a line instead of a traceback."""
 
 from __future__ import annotations
 

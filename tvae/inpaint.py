@@ -16,7 +16,7 @@ from tvae.runs.rerun import restore_run
 
 
 def inpaint(config: Config, path: Path) -> dict[str, Any]:
-    """As `denoise`, but known pixels stay as they are, unless noise was added to them or `keep_known` is false.
+    """Fill in missing pixels; known ones stay as they are, unless noise was added to them or `keep_known` is false.
 
     Missing are the pixels that the mask marks, NaN in floating-point files, and fully transparent ones, which become
     opaque. That none is missing is a mistake.

@@ -21,7 +21,7 @@ from tvae.runs.trained import Trained
 
 
 class Model:
-    """What `tvae.fit` and `tvae.load` return."""
+    """A trained model, as `tvae.fit` and `tvae.load` return it."""
 
     def __init__(self, trained: Trained):
         self._trained = trained
@@ -62,5 +62,5 @@ def fit(
 
 
 def load(path: str | Path) -> Model:
-    """What `Model.save` wrote."""
+    """Read a model that `Model.save` wrote."""
     return Model(Trained.load(Path(path)))

@@ -1,4 +1,4 @@
-"""What a command needs before anything large is imported, which takes seconds.
+"""Preparations of a command before anything large is imported, which takes seconds.
 
 Ctrl-C is a line and the exit code of an interruption from the start. Standard streams that the caller has closed lead
 to nowhere, instead of into the next file that is opened. A working directory that is gone is told. Python programs that
@@ -47,7 +47,7 @@ def _open_streams() -> None:
 
 
 def _tell(kind: type[BaseException], error: BaseException, trace: object) -> None:
-    """Of what cannot be imported, a line; at once, because what ends such a process may fail as well."""
+    """Print a line about a failed import at once, because the code that ends such a process may fail as well."""
     lines = str(error).splitlines() or [""]
     told = f"cannot be started ({kind.__name__}: {lines[0]}); is there too little memory, or is it not installed?\n"
     os.write(2, told.encode(errors="backslashreplace"))

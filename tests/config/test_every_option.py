@@ -1,4 +1,4 @@
-"""What `--help` shows, and what a misspelt name may have meant."""
+"""The text of `--help`, and suggestions for misspelt names."""
 
 import pytest
 

@@ -23,7 +23,7 @@ NAMES = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]
 
 
 def value_of(word):
-    """As Hydra puts it into a configuration, without composing one."""
+    """The value that a word has in a configuration of Hydra, without composing one."""
     (override,) = OverridesParser.create().parse_overrides(as_typed([word]))
     cfg = OmegaConf.create()
     OmegaConf.update(cfg, "value", override.value())

@@ -1,4 +1,4 @@
-"""What the recipe chooses: by the noise it estimates, the size of the image, and the effort."""
+"""Choices of the recipe: by the noise it estimates, the size of the image, and the effort."""
 
 import numpy as np
 import pytest
@@ -67,7 +67,7 @@ def test_what_is_set_stays(tmp_path):
 
 
 def n_visits(config):
-    """Of data points, in all epochs; about."""
+    """About how many data points are visited in all epochs."""
     return config.epochs * (256 / config.dataset.train_stride) ** 2
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from scripts.paper import natural as script
 from tvae.errors import TrainingFailed
 from tvae.runs.initialise import load_model
 from tvae.training.trainer import Fit
@@ -13,12 +14,23 @@ from tvae.training.trainer import Fit
 pytestmark = pytest.mark.usefixtures("own_cache")
 
 
+def metrics_of(directory):
+    return json.loads(Path(directory, "metrics.json").read_text())
+
+
+def train(command, *options):
+    """Train without a mistake, and return the metrics and what was printed."""
+    code, out = command("train", *options)
+    assert code == 0, out
+    (directory,) = (word.partition("=")[2] for word in options if word.startswith("hydra.run.dir="))
+    return metrics_of(directory), out
+
+
 @pytest.fixture
 def linear(command, folder):
     """A linear run of some epochs, in the folder `linear`, and its options."""
     shared = ["dataset=vanhateren", "dataset.patch_size=6", "model.n_latents=20", "n_patches=400", f"data_dir={folder}"]
-    code, out = command("train", *shared, "model=linear", "epochs=8", "hydra.run.dir=linear")
-    assert code == 0, out
+    train(command, *shared, "model=linear", "epochs=8", "hydra.run.dir=linear")
     return shared
 
 
@@ -27,19 +39,18 @@ STILL = ["lr=constant", "lr.max=1e-12"]  # a decoder that does not move
 
 def test_a_deep_run_starts_where_the_linear_one_ended(command, linear):
     """Parameters, pi, sigma2 and both sets of states are carried over: the first epoch has the last one's ELBO."""
-    code, out = command("train", *linear, *STILL, "epochs=1", "init_from=linear", "hydra.run.dir=deep")
-    assert code == 0, out
-    before, after = (json.loads(Path(name, "metrics.json").read_text()) for name in ("linear", "deep"))
+    before = metrics_of("linear")
+    after, _ = train(command, *linear, *STILL, "epochs=1", "init_from=linear", "hydra.run.dir=deep")
     assert after["elbo"] > before["elbo"] - 0.01
     assert after["elbo_test"] > before["elbo_test"] - 0.3  # pi and sigma2 have moved with the training data
-    code, out = command("train", *linear, *STILL, "epochs=1", "hydra.run.dir=anew")
-    assert json.loads(Path("anew/metrics.json").read_text())["elbo"] < before["elbo"] - 1  # without a start: far below
+    anew, _ = train(command, *linear, *STILL, "epochs=1", "hydra.run.dir=anew")
+    assert anew["elbo"] < before["elbo"] - 1  # without a start: far below
 
 
 def test_held_out_data_and_a_start_survive_an_interruption(command, linear, monkeypatch):
     """A run that starts from another and is stopped ends as if it had not been."""
     options = [*linear, "epochs=4", "init_from=linear", "checkpoint_seconds=0"]
-    assert command("train", *options, "hydra.run.dir=whole")[0] == 0
+    whole, _ = train(command, *options, "hydra.run.dir=whole")
     real = Fit.finish_epoch
 
     def fail_in_the_third(fit):
@@ -51,10 +62,8 @@ def test_held_out_data_and_a_start_survive_an_interruption(command, linear, monk
         patch.setattr(Fit, "finish_epoch", fail_in_the_third)
         code, out = command("train", *options, "hydra.run.dir=stopped")
         assert code == 1, out
-    code, out = command("train", *options, "hydra.run.dir=stopped")
-    assert code == 0
+    stopped, out = train(command, *options, "hydra.run.dir=stopped")
     assert "resumed after epoch 2" in out
-    whole, stopped = (json.loads(Path(name, "metrics.json").read_text()) for name in ("whole", "stopped"))
     assert (whole["elbo"], whole["elbo_test"]) == (stopped["elbo"], stopped["elbo_test"])
     parts = [load_model(Path(name))[2] for name in ("whole", "stopped")]
     states = [next(part.load() for part in found if part.name == "test_states") for found in parts]
@@ -70,7 +79,7 @@ def test_held_out_data_and_a_start_survive_an_interruption(command, linear, monk
 )
 def test_a_start_that_does_not_fit_costs_nothing(command, linear, options, message):
     """Not even with restart=true is a run thrown away for one that cannot begin."""
-    assert command("train", *linear, "epochs=1", "hydra.run.dir=mine")[0] == 0
+    train(command, *linear, "epochs=1", "hydra.run.dir=mine")
     before = Path("mine/checkpoint.pt").read_bytes()
     code, out = command("train", *linear, *options, "init_from=linear", "restart=true", "hydra.run.dir=mine")
     assert code == 2
@@ -91,41 +100,21 @@ def test_experiment_end_to_end(command, folder, capfd):
     """Linear, then deep and continued linear from the same point, and the figures of the script."""
     shared = [*TRAIN, f"data_dir={folder}"]
     out = folder.parent / "natural"
-    code, text = command("train", *shared, f"hydra.run.dir={out}/linear_0")
-    assert code == 0, text
-    start = json.loads((out / "linear_0" / "metrics.json").read_text())
+    start, _ = train(command, *shared, f"hydra.run.dir={out}/linear_0")
     assert start["elbo_test"] is not None
     assert (out / "linear_0" / "figures" / "latents.png").is_file()
-    still = ["lr.min=1e-9", "lr.max=1e-9"]
     init = f"init_from={out}/linear_0"
-    code, text = command(
-        "train",
-        "experiment=natural_deep",
-        *shared[1:],
-        "model.hidden=[20]",
-        init,
-        *still,
-        f"hydra.run.dir={out}/deep_0",
-    )
-    assert code == 0, text
-    code, text = command("train", *shared, init, f"hydra.run.dir={out}/continued_0")
-    assert code == 0, text
-    deep = json.loads((out / "deep_0" / "metrics.json").read_text())
+    still = ["model.hidden=[20]", "lr.min=1e-9", "lr.max=1e-9"]
+    deep, _ = train(command, "experiment=natural_deep", *shared[1:], *still, init, f"hydra.run.dir={out}/deep_0")
+    continued, _ = train(command, *shared, init, f"hydra.run.dir={out}/continued_0")
+    small = ["experiment=natural_h1000", *shared[1:], "model.hidden=[5]", "ea.n_children=4", "states.n_states=16"]
     for h, seed in ((8, 0), (16, 0), (16, 1)):
-        code, text = command(
-            "train", "experiment=natural_h1000", *shared[1:], f"model.n_latents={h}", "model.hidden=[5]",
-            "ea.n_children=4", "states.n_states=16", f"seed={seed}", f"hydra.run.dir={out}/h_{h}_{seed}",
-        )  # fmt: skip
-        assert code == 0, text
-
-    from scripts import judge_natural as script
-
+        train(command, *small, f"model.n_latents={h}", f"seed={seed}", f"hydra.run.dir={out}/h_{h}_{seed}")
     script.main(str(out))
     printed = capfd.readouterr().out
     assert "held-out patches: deep is above linear by" in printed
     assert "H=16" in printed
     found = json.loads((out / "natural.json").read_text())
-    continued = json.loads((out / "continued_0" / "metrics.json").read_text())
     assert found["gain"]["elbo_test"]["gain"]["mean"] == pytest.approx(deep["elbo_test"] - continued["elbo_test"])
     assert (out / "natural_elbo.png").is_file()
     assert (out / "natural_h.png").is_file()
@@ -137,8 +126,6 @@ def test_experiment_end_to_end(command, folder, capfd):
 
 
 def test_no_finished_runs(tmp_path):
-    from scripts import judge_natural as script
-
     with pytest.raises(SystemExit, match="no finished runs"):
         script.main(str(tmp_path))
 
@@ -167,14 +154,12 @@ def test_mistakes(command, tmp_path, overrides, message):
 
 
 def test_fewer_patches_than_latents_is_said(command, folder):
-    code, out = command("train", *TRAIN, f"data_dir={folder}", "n_patches=15", "epochs=1", "hydra.run.dir=few")
-    assert code == 0, out
+    _, out = train(command, *TRAIN, f"data_dir={folder}", "n_patches=15", "epochs=1", "hydra.run.dir=few")
     assert "n_patches=15: fewer than model.n_latents=20" in out
 
 
 def test_init_from_other_data_takes_only_parameters(command, folder):
     shared = [*TRAIN, f"data_dir={folder}", "epochs=1"]
-    assert command("train", *shared, "hydra.run.dir=a")[0] == 0
-    code, out = command("train", *shared, "dataset.seed=1", "init_from=a", "hydra.run.dir=b")
-    assert code == 0
+    train(command, *shared, "hydra.run.dir=a")
+    _, out = train(command, *shared, "dataset.seed=1", "init_from=a", "hydra.run.dir=b")
     assert "other data, so only its parameters are taken over" in out

@@ -115,7 +115,7 @@ def test_a_data_set_s_problems_are_told_with_the_others():
 
 
 def test_what_a_data_set_has_to_bring():
-    """What has no own `complete` and `make` is no data set; `open` has nothing to read unless it says so."""
+    """A class without its own `complete` and `make` is no data set; `open` reads nothing by default."""
     bare = DatasetConfig()
     assert bare.open(small_config()) is None
     for missing in (bare.complete, bare.make):

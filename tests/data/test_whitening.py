@@ -53,7 +53,7 @@ def test_inverse(data):
 
 
 def test_zca_turns_nothing(data):
-    """Of all whitenings ZCA stays closest to the data: its matrix is symmetric and positive."""
+    """ZCA is the whitening that stays closest to the data: its matrix is symmetric and positive."""
     matrix = fit_whitening(data, 1.0).matrix
     assert np.allclose(matrix, matrix.T)
     assert np.linalg.eigvalsh(matrix).min() > 0

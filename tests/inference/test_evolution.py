@@ -141,7 +141,7 @@ def test_a_single_parent_crosses_with_itself():
 @pytest.mark.parametrize("crossover", [False, True])
 @pytest.mark.parametrize("mutation", ["uniform", "sparse"])
 def test_children_are_bred_parent_by_parent(mutation, crossover):
-    """Of parents that are all alike, crossover changes nothing: children differ from theirs by mutation alone."""
+    """Crossover changes nothing if all parents are alike: children differ from theirs by mutation alone."""
     parents = (torch.arange(3.0)[:, None, None] == 1).expand(3, 4, 10).double()  # (B, P, H)
     ea = EaConfig(mutation=mutation, crossover=crossover, n_parents=4, n_children=5)
     children = breed(parents, ea, torch.tensor(2.0), streams(3))

@@ -26,7 +26,7 @@ def _in_folder(tmp_path, monkeypatch):
 
 
 def written_again(path, image):
-    """What a file holds after its picture was read and written."""
+    """Contents of a file after its picture was read and written."""
     write_picture(Path("again.tif"), to_output(image.pixels, image), image.layout, image.scale)
     return tifffile.imread("again.tif")
 

@@ -27,7 +27,7 @@ from tvae.training.trainer import Fit, FitConfig, LrConfig
 
 
 class Shaped(Decoder):
-    """What both kinds share: weights (H, D), a bias (D,), and a spec of two numbers."""
+    """The base of both kinds: weights (H, D), a bias (D,), and a spec of two numbers."""
 
     def __init__(self, n_latents, n_outputs, rng):
         super().__init__()

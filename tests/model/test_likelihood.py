@@ -93,7 +93,7 @@ def test_the_density_integrates_to_one(name):
 
 
 def test_the_slope_is_the_gradient_in_mu(name, observed):
-    """Of -1 / n_points sum_r weight_r log p(x_r | mu_r), by autograd."""
+    """The gradient of -1 / n_points sum_r weight_r log p(x_r | mu_r), by autograd."""
     likelihood, _ = made(name)
     x, mu = random_data(B, D), outputs()[:, 0].requires_grad_()
     weight = torch.rand(B, generator=torch.Generator().manual_seed(3), dtype=torch.float64)

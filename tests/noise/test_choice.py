@@ -1,4 +1,4 @@
-"""What a picture's noise is turned into, and how results are taken back."""
+"""The transform of a picture's noise, and its inverse on results."""
 
 import numpy as np
 import pytest

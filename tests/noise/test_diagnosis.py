@@ -1,4 +1,4 @@
-"""What is found out about noise that is known."""
+"""Diagnosis of known noise."""
 
 import json
 
@@ -64,7 +64,7 @@ def test_the_correlation_of_texture_is_not_that_of_white_noise():
 
 
 def test_a_small_flat_part_tells_the_level_of_correlated_noise():
-    """Where each brightness has more texture than flat blocks."""
+    """Each brightness has more texture than flat blocks."""
     clean = leaves()
     clean[:48, :48] = 120
     model = diagnose(add_correlated_noise(clean, 25, 1.0, 0), None, 255.0)
@@ -145,7 +145,7 @@ def test_facts_can_be_written(name):
 
 
 def test_smooth_pictures_without_noise_are_not_taken_for_correlated_noise():
-    """What is less than a step or two between grey levels may be the picture."""
+    """Noise below a step or two between grey levels may be the picture itself."""
     y, x = np.mgrid[:128, :128] / 128
     smooth = np.rint(100 + 30 * np.sin(9 * x) * np.cos(7 * y))[..., None]
     assert diagnose(smooth, None, 255.0).kind != "correlated"

@@ -88,7 +88,7 @@ def test_clean_pictures_have_hardly_any(shape):
 
 @pytest.mark.parametrize("noise", [25, 50])
 def test_clipped_noise_is_not_taken_for_less_noise(noise):
-    """As of a noisy picture with dark parts that was saved in 8 bit."""
+    """A noisy picture with dark parts, saved in 8 bit."""
     clipped = np.rint(add_noise(camera().pixels, noise, seed=0)).clip(0, 255)
     assert (clipped == 0).mean() > 0.05
     assert estimate_noise(clipped, None) == pytest.approx(noise, rel=0.05)

@@ -33,7 +33,7 @@ def test_inverse_takes_the_mean_back(sigma, error, gain, pedestal):
 
 
 def test_the_plain_inverse_is_biased():
-    """What the unbiased one is for: at few counts f^-1 is a quarter of a count too low."""
+    """The reason for the unbiased inverse: at few counts f^-1 is a quarter of a count too low."""
     transform = Anscombe(1.0, 0.0)
     stabilised = np.array([expected(transform.forward, mean, 0.0, 1.0, 0.0) for mean in COUNTS])
     plain = stabilised**2 / 4 - 3 / 8

@@ -1,4 +1,4 @@
-"""What the default recipe reaches on the paper's picture, three noise seeds each (`make test-slow`, about an hour)."""
+"""PSNR of the default recipe on the paper's picture, three noise seeds each (`make test-slow`, about an hour)."""
 
 import os
 from pathlib import Path

@@ -46,7 +46,7 @@ def fit_of(picture, **model):
 
 
 def moments(fit, picture, plan):
-    """Of every patch of the grid: mean and variance of mu under q, over all states of the nearest trained patch."""
+    """Mean and variance of mu under q for every patch of the grid, over all states of the nearest trained patch."""
     rows, columns = nearest(picture.noisy.shape, plan.patch_size, plan.train_stride, plan.stride)
     place = (rows[:, None] + columns).flatten()
     z = unpack(fit.points.sets.tensor[place], 8, torch.float64)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from scripts.harmless import PICTURES, lowest_star, noisy_version
+from scripts.pictures.harmless import PICTURES, lowest_star, noisy_version
 from tvae import denoise
 from tvae.restoration.metrics import psnr
 from tvae.restoration.unexplained import keep_unexplained, templates, threshold
@@ -17,7 +17,7 @@ def test_pure_noise_is_explained():
 
 
 def test_false_alarms_are_as_rare_as_stated():
-    """Of 400 pictures of pure noise about one in twenty has a false alarm; four standard errors are 18."""
+    """About one in twenty of 400 pictures of pure noise has a false alarm; four standard errors are 18."""
     rng, flat = np.random.default_rng(1), np.zeros((48, 48, 1))
     n_alarms = sum(keep_unexplained(rng.normal(size=flat.shape), flat, 1.0).any() for _ in range(400))
     assert n_alarms <= 20 + 18

@@ -1,4 +1,4 @@
-"""What counts as missing, what stays as it is, and what is told where nothing is missing."""
+"""Which pixels count as missing, which stay as they are, and the message if none is missing."""
 
 from pathlib import Path
 

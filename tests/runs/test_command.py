@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import tvae
-from scripts import chaos
+from scripts.fuzz import chaos
 from tests.processes import BARS, LONG, SMALL, metrics, statuses, wait_until
 from tvae.data.dataset import Dataset
 from tvae.data.sets.bars import BarsConfig

@@ -59,7 +59,7 @@ def runs(tmp_path_factory):
 
 
 def what_is_wrong(config, path):
-    """What a user is told if training in `path` fails; it is always something that was foreseen."""
+    """The message if training in `path` fails; the failure is always a foreseen one."""
     try:
         train(config, path)
     except Exception as error:

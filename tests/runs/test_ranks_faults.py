@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from scripts import chaos
+from scripts.fuzz import chaos
 from tvae.errors import TrainingFailed, UserError
 from tvae.runs.distributed import connection, ranks
 from tvae.runs.distributed.ranks import Ranks
@@ -37,7 +37,7 @@ def be_rank(body, rank, n_ranks, port):
 
 
 def on_ranks(body, n_ranks=2):
-    """What `body(rank)` returns on each of several ranks."""
+    """Values that `body(rank)` returns on each of several ranks."""
     port = chaos.free_port()
     processes = [
         chaos.context.Process(target=be_rank, args=(body, rank, n_ranks, port), daemon=True) for rank in range(n_ranks)
@@ -49,7 +49,7 @@ def on_ranks(body, n_ranks=2):
 
 
 def outcome(action):
-    """What a job of connected ranks has raised: its kind, its message, and whether all have it."""
+    """The error that a job of connected ranks has raised: its kind, its message, and whether all have it."""
     started = time.monotonic()
     try:
         with connection.sharing_failures():

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch.distributed as dist
 
-from scripts import chaos
+from scripts.fuzz import chaos
 from tests.processes import BARS, LONG, history, metrics, run, start, wait_for_epoch
 from tvae.runs import checkpoint
 from tvae.runs.distributed import connection

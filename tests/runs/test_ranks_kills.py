@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts import chaos
+from scripts.fuzz import chaos
 from tests.processes import LONG, metrics, run, start, wait_for_epoch
 from tvae.runs import checkpoint
 from tvae.runs.distributed.ranks import Ranks
@@ -94,7 +94,7 @@ def test_after_sigterm_to_torchrun_the_same_command_resumes(whole):
 
 
 def test_a_process_that_waits_for_a_silent_one_hears_signals():
-    """As for one on a machine that has lost its power, which nobody is told of."""
+    """A rank on a machine that has lost its power, which nobody is told of."""
     processes, log = start("silent", *LONG, "epochs=100000", n_ranks=2)
     leader, silent = processes
     try:

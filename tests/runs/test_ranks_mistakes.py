@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from scripts import chaos
+from scripts.fuzz import chaos
 from tests.processes import BARS, LONG, run, statuses
 from tvae.errors import UserError
 from tvae.runs import checkpoint

@@ -28,7 +28,7 @@ OPTIONS = [
 
 
 class Model:
-    """What `KeptBands` looks at of a fit."""
+    """The part of a fit that `KeptBands` looks at."""
 
     def __init__(self, seed=0):
         self.model = random_model(seed=seed)

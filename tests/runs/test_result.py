@@ -1,4 +1,4 @@
-"""Where the restored picture is found: `output=PATH`, and the last line."""
+"""The path of the restored picture: `output=PATH`, and the last line."""
 
 import os
 import sys

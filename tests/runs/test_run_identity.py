@@ -1,4 +1,4 @@
-"""What a run directory belongs to: the options that were given, what was asked for, and the data."""
+"""Identity of a run directory: the given options, the command, and the data."""
 
 from pathlib import Path
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from scripts import chaos
+from scripts.fuzz import chaos
 from tests.conftest import small_config
 from tests.processes import LONG, SMALL, metrics, run, start, wait_until
 from tvae.config.recipe import prepare

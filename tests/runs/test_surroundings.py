@@ -1,4 +1,4 @@
-"""What surrounds a command: signals, streams, environment, names, memory. A line each, and no traceback unasked."""
+"""Surroundings of a command: signals, streams, environment, names, memory. A line each, and no traceback unasked."""
 
 import errno
 import os
@@ -134,7 +134,7 @@ def test_an_interruption_before_anything_is_imported_is_a_line_and_code_1():
 
 
 def test_what_cannot_be_imported_is_a_line_unless_more_is_asked_for():
-    """As torch, in too little memory."""
+    """The import fails as that of torch does in too little memory."""
     code = FIRST + "raise ImportError('libtorch_cpu.so: failed to map segment')"
     done = python(code)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)

@@ -1,4 +1,4 @@
-"""What somebody else may have written: configurations and checkpoints that are whole and wrong, pipes and devices."""
+"""Foreign files: configurations and checkpoints that are whole and wrong, pipes and devices."""
 
 import copy
 import os
@@ -193,7 +193,7 @@ def test_a_checkpoint_that_is_signed_and_wrong_inside(command, run, change):
 
 
 def test_states_beyond_the_last_latent_are_refused(command):
-    """What is packed behind them would be read as latents that do not exist."""
+    """Bits packed behind the last latent would be read as latents that do not exist."""
     write_image(Path("a.png"), tiny_picture())
     options = ["image=a.png", *TINY, "model.n_latents=9", "epochs=2", "checkpoint_seconds=0", "hydra.run.dir=run"]
     assert command("denoise", *options)[0] == 0

@@ -1,4 +1,4 @@
-"""What tests of scripts share."""
+"""Fixtures for tests of scripts."""
 
 import sys
 import types
@@ -6,14 +6,14 @@ import types
 import numpy as np
 import pytest
 
-from scripts import recorded
+from scripts.paper import record
 from tvae.io.image_file import write_image
 
 
 @pytest.fixture(autouse=True)
 def recorded_folder(tmp_path, monkeypatch):
     """In place of docs/paper: a folder that is not there until a test makes it."""
-    monkeypatch.setattr(recorded, "RECORDED", tmp_path / "recorded")
+    monkeypatch.setattr(record, "RECORDED", tmp_path / "recorded")
     return tmp_path / "recorded"
 
 

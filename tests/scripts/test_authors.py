@@ -5,8 +5,8 @@ import sys
 import pytest
 import torch
 
-from scripts import bench
-from scripts.authors import authors_epoch, authors_path
+from scripts.bench import training
+from scripts.bench.authors import authors_epoch, authors_path
 from tvae.errors import UserError
 
 TINY = {"patch": 4, "latents": 8, "hidden": [6], "states": 16, "ea": (3, 2, 2), "noise": 25, "lr": 0.01, "points": 200}
@@ -77,26 +77,26 @@ def test_the_model_is_of_the_same_sizes(checkout):
 
 def test_it_takes_turns_with_ours_on_the_same_minibatches(checkout):
     checkout()
-    found = bench.measure(TINY, 128, 1, 2, with_others=True)
+    found = training.measure(TINY, 128, 1, 2, with_others=True)
     calls = sys.modules["tvo"].calls
     assert len(calls) == 1 + 1 + 2, "tried out, warmed up, and two rounds"
     assert calls[-1][1].data.shape == (64, 16), "every second of four minibatches"
     assert 0 < found["authors"].low <= found["authors"].high
-    assert "| authors' code takes |" in bench.table({"settings": {"tiny": found}})
+    assert "| authors' code takes |" in training.table({"settings": {"tiny": found}})
 
 
 def test_no_column_without_it(monkeypatch):
     monkeypatch.delenv("TVO_PATH", raising=False)
     assert authors_path() is None
-    found = bench.measure(TINY, 64, 1, 1, with_others=True)
+    found = training.measure(TINY, 64, 1, 1, with_others=True)
     assert "authors" not in found
-    assert "authors" not in bench.table({"settings": {"tiny": found}})
+    assert "authors" not in training.table({"settings": {"tiny": found}})
 
 
 def test_what_cannot_be_used_is_told_in_a_line(checkout, monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("TVO_PATH", str(tmp_path / "nowhere"))
     with pytest.raises(SystemExit) as end:
-        bench.main(["--out", str(tmp_path / "out")])
+        training.main(["--out", str(tmp_path / "out")])
     assert end.value.code == 2
     told = capsys.readouterr().err
     assert told.startswith(f"error: TVO_PATH={tmp_path / 'nowhere'}: cannot be trained with (ModuleNotFoundError: ")

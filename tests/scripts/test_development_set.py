@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from skimage import data
 
-from scripts import development_set
-from scripts.development_set import HALF_OF, HALVES
-from scripts.picture_runs import Case, arrays_of, calibrate, collect_runs
+from scripts.pictures import development_set
+from scripts.pictures.development_set import HALF_OF, HALVES
+from scripts.pictures.runs import Case, arrays_of, calibrate, collect_runs
 from tests.composing import checked
 from tests.made_up_pictures import MISSING, NOISE, make_run, psnr_of, set_times
 from tvae.config.recipe import prepare

@@ -1,6 +1,6 @@
 """How many operations a visit of the torch backend dispatches."""
 
-from scripts.dispatches import count_dispatches
+from scripts.bench.dispatches import count_dispatches
 
 
 def test_a_visit_is_some_hundred_operations_and_more_with_more_generations():

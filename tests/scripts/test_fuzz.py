@@ -6,19 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from scripts import fuzz
-from scripts.fuzz import Fuzzer, judge
-from scripts.fuzz_attempts import Attempt
-from scripts.fuzz_world import World
+from scripts.fuzz import fuzzer
+from scripts.fuzz.attempts import Attempt
+from scripts.fuzz.fuzzer import Fuzzer, judge
+from scripts.fuzz.world import World
 
 
 def test_some_attempts(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.argv", ["fuzz.py"])
     monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
-    fuzzer = Fuzzer(tmp_path / "fuzz", first_seed=0)
-    fuzzer.run(seconds=15, n_most=30)
-    assert fuzzer.wrong == []
-    assert sum(fuzzer.tried.values()) > 0
+    found = Fuzzer(tmp_path / "fuzz", first_seed=0)
+    found.run(seconds=15, n_most=30)
+    assert found.wrong == []
+    assert sum(found.tried.values()) > 0
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Fake(Attempt):
     ],
 )
 def test_what_is_found(attempt, found, tmp_path, monkeypatch):
-    monkeypatch.setattr(fuzz, "HANGS_AFTER", 0.5)
+    monkeypatch.setattr(fuzzer, "HANGS_AFTER", 0.5)
     (tmp_path / "mine.txt").write_text("mine")
     problems = judge(attempt, World(tmp_path))
     assert len(problems) == len(found), problems

@@ -7,8 +7,8 @@ import time
 import pytest
 import torch
 
-from scripts import bench, runtime, scaling, visits
-from scripts.by_turns import Spread, busy_neighbour, by_turns, ratios
+from scripts.bench import runtime, scaling, training, visits
+from scripts.bench.training import Spread, busy_neighbour, by_turns, ratios
 from tvae.inference.states import codes
 
 
@@ -85,7 +85,7 @@ TINY = {"patch": 4, "latents": 8, "hidden": [8], "states": 16, "ea": (3, 2, 2), 
 
 @pytest.mark.parametrize("more", [{}, {"hidden": []}, {"memmap": True}], ids=str)
 def test_what_is_measured(more):
-    found = bench.measure({**TINY, **more}, 64, 1, 2, with_others=True)
+    found = training.measure({**TINY, **more}, 64, 1, 2, with_others=True)
     assert (found["n_points"], found["n_visited"]) == (200, 64)
     for name in ("seconds_per_epoch", "one_thread", "neighbour", "dense"):
         assert 0 < found[name].low <= found[name].middle <= found[name].high
@@ -95,7 +95,7 @@ def test_what_is_measured(more):
     assert found["gflops"] == pytest.approx(
         2e-9 * found["states_per_second"] * (128 if more.get("hidden") == [] else 192)
     )
-    assert "| tiny | 200 (64) |" in bench.table({"settings": {"tiny": found}})
+    assert "| tiny | 200 (64) |" in training.table({"settings": {"tiny": found}})
 
 
 def test_ratios_are_those_within_a_round():

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from scripts.paper_figures import SHOWN, paper_figures
+from scripts.paper.report import SHOWN, paper_figures
 from tests.made_up_runs import make_run
 from tvae.io.image_file import write_image
 

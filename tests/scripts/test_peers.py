@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from scripts import peers
+from scripts.paper import peers
 from tests.composing import checked
 from tvae.config.recipe import prepare
 from tvae.data.named import camera

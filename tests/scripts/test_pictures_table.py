@@ -8,24 +8,27 @@ import types
 import pytest
 from skimage.restoration import inpaint_biharmonic
 
-from scripts import html_page, judge_pictures, picture_curve
-from scripts.picture_cells import arrange
-from scripts.picture_peers import NOT_INSTALLED, measure_peers, read_measured
-from scripts.picture_runs import Case, arrays_of, collect_runs
+from scripts.paper import report
+from scripts.pictures import table
+from scripts.pictures.runs import NOT_INSTALLED, Case, arrays_of, collect_runs, measure_peers, read_measured
 from tests.made_up_pictures import MISSING, MORE, NOISE, make_run, psnr_of, set_times, tables_of
 from tvae.noise.level import estimate_noise
 from tvae.restoration.metrics import psnr
 
 
-def test_table(folder, bm3d, capsys):
-    """Against means, deviations and differences that are computed here."""
-    coffee = [make_run(folder, "coffee", NOISE, seed) for seed in (0, 1, 2)]
-    page = make_run(folder, "page", NOISE, 1, seconds=300.0)
+def make_runs(folder):
+    """Eight runs of both halves; returned: those of coffee, of page, and the inpainted one."""
     make_run(folder, "page", MORE, 1)
     make_run(folder, "house", NOISE, 0)
     make_run(folder, "coffee", NOISE, 0, "best")
-    filled = make_run(folder, "coffee", MISSING, 0)
-    judge_pictures.main([str(folder.parent)])
+    coffee = [make_run(folder, "coffee", NOISE, seed) for seed in (0, 1, 2)]
+    return coffee, make_run(folder, "page", NOISE, 1, seconds=300.0), make_run(folder, "coffee", MISSING, 0)
+
+
+def test_table(folder, bm3d, capsys):
+    """Against means, deviations and differences that are computed here."""
+    coffee, page, filled = make_runs(folder)
+    table.main([str(folder.parent)])
     said = capsys.readouterr().out
     assert "Runs by tvae 0.1.0 (1234567): 8." in said
     assert "written to" in said
@@ -44,12 +47,7 @@ def test_table(folder, bm3d, capsys):
               "half B (reported), effort=best"]  # fmt: skip
     assert [row[0] for row in noise[1:]] == groups
     reported = dict(zip(noise[0], noise[2], strict=True))
-    assert (reported[""], reported["pictures"], reported["runs"], reported["threads"]) == (
-        "sigma 25",
-        "2 of 8",
-        "4",
-        "1",
-    )
+    assert [reported[name] for name in ("", "pictures", "runs", "threads")] == ["sigma 25", "2 of 8", "4", "1"]
     assert reported["ours"] == f"{(statistics.mean(ours) + psnr_of(page)) / 2:.2f}"
     assert reported["difference"] == f"{(gap + gap_of_page) / 2:+.2f}"
     worst = min((gap, "coffee"), (gap_of_page, "page"))
@@ -84,13 +82,8 @@ def test_table(folder, bm3d, capsys):
 
 
 def test_csv_has_a_line_for_every_cell(folder, bm3d):
-    coffee = [make_run(folder, "coffee", NOISE, seed) for seed in (0, 1, 2)]
-    make_run(folder, "page", NOISE, 1, seconds=300.0)
-    make_run(folder, "page", MORE, 1)
-    make_run(folder, "house", NOISE, 0)
-    make_run(folder, "coffee", NOISE, 0, "best")
-    make_run(folder, "coffee", MISSING, 0)
-    judge_pictures.main([str(folder.parent)])
+    coffee, *_ = make_runs(folder)
+    table.main([str(folder.parent)])
     with open(folder.parent / "tables" / "pictures.csv") as file:
         lines = list(csv.DictReader(file))
     assert [(line["half"], line["effort"], line["picture"], line["corruption"], line["n"]) for line in lines] == [
@@ -114,17 +107,17 @@ def test_csv_has_a_line_for_every_cell(folder, bm3d):
 def test_other_systems_are_measured_once(folder, bm3d):
     make_run(folder, "coffee", NOISE, 0)
     make_run(folder, "coffee", NOISE, 0, "best")  # the same array
-    judge_pictures.main([str(folder.parent)])
+    table.main([str(folder.parent)])
     assert len(bm3d.calls) == 2  # told and estimated
     assert bm3d.calls[0] == 25.0
     make_run(folder, "page", NOISE, 0)
-    judge_pictures.main([str(folder.parent)])
+    table.main([str(folder.parent)])
     assert len(bm3d.calls) == 4
     cache = folder / "peers.csv"
     found = read_measured(cache)
     cache.write_text(cache.read_text().replace("coffee,noise,25.0,0,", "coffee,noise,,0,", 1))
     assert len(read_measured(cache)) == 3  # a damaged line
-    judge_pictures.main([str(folder.parent)])
+    table.main([str(folder.parent)])
     assert len(bm3d.calls) == 5
     assert {key: measured.psnr for key, measured in read_measured(cache).items()} == {
         key: measured.psnr for key, measured in found.items()
@@ -135,12 +128,12 @@ def test_without_bm3d_its_columns_are_empty_until_it_is_there(folder, monkeypatc
     with monkeypatch.context() as absent:
         absent.setitem(sys.modules, "bm3d", None)
         make_run(folder, "coffee", NOISE, 0)
-        judge_pictures.main([str(folder.parent)])
+        table.main([str(folder.parent)])
     text = (folder.parent / "tables" / "pictures.md").read_text()
     assert NOT_INSTALLED in text
     assert tables_of(text)[-1][1][2:5] == ["", "", ""]
     request.getfixturevalue("bm3d")
-    judge_pictures.main([str(folder.parent)])
+    table.main([str(folder.parent)])
     text = (folder.parent / "tables" / "pictures.md").read_text()
     assert NOT_INSTALLED not in text
     assert all(tables_of(text)[-1][1][2:5])
@@ -152,19 +145,19 @@ def test_a_system_that_fails_does_not_end_the_table(folder, monkeypatch, capsys)
 
     monkeypatch.setitem(sys.modules, "bm3d", types.SimpleNamespace(bm3d=fails))
     make_run(folder, "coffee", NOISE, 0)
-    judge_pictures.main([str(folder.parent)])
+    table.main([str(folder.parent)])
     assert "left out: BM3D, told: RuntimeError: no such instruction" in capsys.readouterr().out
 
 
 def test_no_runs(tmp_path):
     with pytest.raises(SystemExit, match="no finished runs there; `make pictures` makes them"):
-        judge_pictures.main([str(tmp_path)])
+        table.main([str(tmp_path)])
 
 
 def test_the_page_has_the_table_and_not_every_run(folder, bm3d):
     make_run(folder, "coffee", NOISE, 0)
-    judge_pictures.main([str(folder.parent)])
-    page = html_page.build(folder.parent)
+    table.main([str(folder.parent)])
+    page = report.build(folder.parent)
     assert "<h2>Development set</h2>" in page
     assert page.count("<table>") == 3
     assert "half B (reported), effort=default" in page
@@ -181,11 +174,11 @@ def test_curve_of_psnr_against_seconds(folder, bm3d):
     make_run(folder, "house", NOISE, 0, "default")
     runs = collect_runs(folder)
     found = measure_peers(sorted({run.case for run in runs}), folder / "clean", folder / "peers.csv")
-    (axes,) = picture_curve.draw(arrange(runs, found)).axes
+    (axes,) = table.draw(table.arrange(runs, found)).axes
     ours, theirs = (line.get_xydata() for line in axes.lines)
     coffee = statistics.mean(run.psnr for run in runs if run.case.picture == "coffee" and run.effort == "fast")
     assert ours[0] == pytest.approx([(120 + 140) / 2, (coffee + psnr_of(page)) / 2])
     assert ours[1] == pytest.approx([400, psnr_of(best)])
     assert [text.get_text() for text in axes.texts] == ["fast", "best"]
     assert len(theirs) == 1
-    assert picture_curve.draw([]) is None
+    assert table.draw([]) is None

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
-from scripts import record
-from scripts.recorded import recorded_runs
+from scripts.paper import record
+from scripts.paper.record import recorded_runs
 from tests.composing import checked
 from tests.made_up_runs import make_run
 from tvae.io.image_file import write_image
@@ -21,7 +21,7 @@ CELLS = {
 
 
 def make_paper_run(path, psnr, status="finished", **options):
-    """As the experiment of its table leaves it, with other values of these options by their dotted names."""
+    """Write a run of the experiment of its table, with other values of these options by their dotted names."""
     make_run(path, psnr, epochs=500, status=status)
     words = [word for word in path.name.replace("seed=", "corruption_seed=").split(",") if "house" not in word]
     config = OmegaConf.structured(checked(f"experiment={path.parts[-3]}", *words))

@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from scripts import tables
-from scripts.recorded import VARIANTS
-from scripts.table_rows import Row, collect
+from scripts.paper import tables
+from scripts.paper.record import VARIANTS
+from scripts.paper.tables import Row, collect
 from tests.made_up_runs import make_outputs, make_run
 
 
@@ -95,10 +95,7 @@ def test_nothing_cited_can_be_taken_for_measured(outputs):
                 assert "Table" in row.note
                 assert not any("(" in row.shown(c) for c in range(len(row.cells)))  # no number of runs
                 assert not row.minutes
-    for text in (
-        tables.as_markdown(*collect("table1", outputs)),
-        tables.as_latex(*collect("table1", outputs)),
-    ):
+    for text in (tables.as_markdown(*collect("table1", outputs)), tables.as_latex(*collect("table1", outputs))):
         for line in text.splitlines():
             if "TVAE (paper)" in line or "MTMKL" in line:
                 assert "cited" in line

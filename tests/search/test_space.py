@@ -1,4 +1,4 @@
-"""What a search varies: its own options on the command line, and the file of the space."""
+"""The space of a search: its own options on the command line, and the file of the space."""
 
 import pytest
 

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 optuna = pytest.importorskip("optuna", reason="the search's extra is not installed: pip install '.[search]'")
 
-from scripts import chaos  # noqa: E402
+from scripts.fuzz import chaos  # noqa: E402
 from tests.processes import metrics, start, wait_until  # noqa: E402
 from tvae.config.checks import read_config  # noqa: E402
 from tvae.search.trials import Search  # noqa: E402
@@ -60,7 +60,7 @@ def test_search_and_what_it_leaves(command, space):
 
 
 def test_the_best_of_a_search_that_starts_from_the_best_of_another(command, space, tmp_path):
-    """What is written needs neither the experiments nor the folders that it comes from."""
+    """The written file needs neither the experiments nor the folders that it comes from."""
     (tmp_path / "second.yaml").write_text("batch_size: {choices: [20, 30]}\n")
     small = [*SMALL, "seed=${corruption_seed}", "corruption_seed=3", f"data_dir={tmp_path}", "threads=1"]
     assert command("search", *small, space, "n_trials=2", "hydra.run.dir=a?b")[0] == 0
@@ -143,7 +143,7 @@ def test_a_mistake_that_all_trials_share_is_one_mistake(command, space):
 
 
 def test_a_trial_that_was_asked_for_and_never_chosen_is_not_run(command, space):
-    """As a process leaves it that is killed while the Gaussian process thinks."""
+    """A study whose process was killed while the Gaussian process was fitted."""
     assert command("search", *SMALL, space, "n_trials=1", "hydra.run.dir=found")[0] == 0
     study_of("found").ask()
     code, out = command("search", *SMALL, space, "n_trials=2", "hydra.run.dir=found")

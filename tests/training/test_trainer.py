@@ -120,7 +120,7 @@ def test_the_reported_elbo_is_that_of_the_data_in_their_own_units():
 
 
 def test_missing_values_change_nothing_but_their_own():
-    """What stands in place of unobserved values does not matter, and sigma2 counts the observed ones alone."""
+    """Unobserved values do not matter, and sigma2 counts the observed ones alone."""
     config = small_config(epochs=3, dataset=BarsConfig(n_points=60, standardise=True))
     dataset = load(config)
     observed = torch.rand(dataset.source.data.shape, generator=torch.Generator().manual_seed(0)) < 0.7

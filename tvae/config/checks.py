@@ -51,7 +51,7 @@ def _problems(config: Config) -> list[str]:
 
 
 def read_config(path: Path) -> Config:
-    """What an earlier run wrote as its config.yaml."""
+    """Read the config.yaml of an earlier run."""
     return _as_config(lambda: load_yaml(path), path)
 
 
@@ -124,7 +124,7 @@ def _unresolved(cfg: DictConfig, path: str) -> list[str]:
 
 
 def _list_problem(cfg: DictConfig, key: str) -> str | None:
-    """Of an interpolation, which OmegaConf lets a list be whatever it leads to; raises for one that leads nowhere."""
+    """The problem with an interpolation for a list, which OmegaConf does not check; raises if it does not resolve."""
     found, schema = cfg[key], OmegaConf.get_type(cfg)
     is_for_list = schema is not None and "list[" in str(get_type_hints(schema)[key]).lower()
     values = list(found) if isinstance(found, ListConfig) else None

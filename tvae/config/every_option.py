@@ -56,7 +56,7 @@ def options_told(name: str, value: Any) -> list[str]:
 
 
 def did_you_mean(key: str, path: str = "") -> str:
-    """What a name that there is not may have meant: another place's option of that name, or one that is spelt alike."""
+    """Suggestions for an unknown name: options of that name elsewhere, or one that is spelt alike."""
     names = list(every_option())
     by_last = {name.rpartition(".")[2]: name for name in reversed(names)}
     key = key.lstrip("+")
@@ -69,7 +69,7 @@ def did_you_mean(key: str, path: str = "") -> str:
 
 
 def help_text(command: str, about: str, shorthand: Sequence[str], overrides: Sequence[str]) -> str:
-    """What `--help` shows; `overrides`: what was given beside it."""
+    """The text of `--help`; `overrides`: the words given beside it."""
     register()
     with initialize_config_dir(conf_dir(), version_base="1.3"):
         cfg = compose("config", list(overrides))

@@ -1,4 +1,4 @@
-"""What went wrong, in one line that a user can act on, and the exit code for it."""
+"""Failures as one line that a user can act on, with their exit codes."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def check_globs(words: Sequence[str]) -> None:
 
 
 def _typed_problems(error: Exception) -> list[str]:
-    """What is wrong with the words of the command line."""
+    """The mistake in the words of the command line."""
     words = [word for word in sys.argv[1:] if "=" in word and not word.startswith("-")]
     GlobalHydra.instance().clear()
     with initialize_config_dir(conf_dir(), version_base="1.3"):
@@ -132,7 +132,7 @@ def _config_dir() -> str | None:
 
 
 def _search_path() -> list[str]:
-    """What --config-dir has added to it, as an override."""
+    """The override by which --config-dir adds a folder, if it was given."""
     folder = _config_dir()
     return [] if folder is None else [f"hydra.searchpath=['file://{Path(folder).absolute()}']"]
 

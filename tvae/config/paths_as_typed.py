@@ -47,7 +47,7 @@ def is_sweep(words: Sequence[str]) -> bool:
 
 
 def how_to_quote(word: str) -> str:
-    """What to add to a complaint about a path in a sweep, where commas part values; else nothing."""
+    """A hint for a complaint about a path in a sweep, in which commas part values; else nothing."""
     typed = TYPED.fullmatch(word)
     if typed is None:
         return ""

@@ -1,4 +1,4 @@
-"""Where the work is done: which of the processes this one is, the device, and how many threads of the CPU."""
+"""Placement of the work: the rank of this process, the device, and the number of CPU threads."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def device_problems(name: str) -> list[str]:
 
 
 def threads_problems(n_threads: int | None) -> list[str]:
-    """Of threads, far more than cores only hinder each other, and end the process when the system has no more."""
+    """Refuse far more threads than cores, which hinder each other and may end the process."""
     most = THREADS_PER_CORE * n_cores()
     if n_threads is None or n_threads <= most:
         return []

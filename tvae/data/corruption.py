@@ -67,7 +67,7 @@ def add_salt_and_pepper(pixels: np.ndarray, share: float, seed: int, peak: float
 
 
 def compress(pixels: np.ndarray, quality: int, peak: float = 255.0) -> np.ndarray:
-    """As a JPEG file has it: clipped, rounded to 8 bit and compressed."""
+    """Clip, round to 8 bit and compress as a JPEG file does."""
     rounded = np.rint((pixels * 255 / peak).clip(0, 255)).astype(np.uint8)
     file = io.BytesIO()
     Pillow.fromarray(rounded[..., 0] if rounded.shape[2] == 1 else rounded).save(file, "JPEG", quality=quality)
@@ -75,7 +75,7 @@ def compress(pixels: np.ndarray, quality: int, peak: float = 255.0) -> np.ndarra
 
 
 def corruption_problems(config: DataConfig) -> list[str]:
-    """What does not go together, a line each."""
+    """Options that exclude each other, a line each."""
     kind = config.corruption
     wrong = [
         f"{name}={getattr(config, name)}: goes with corruption={of}"

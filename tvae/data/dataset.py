@@ -32,7 +32,7 @@ NOT_FOR = {"image": "dataset={} is no image", "natural": "is for patches of natu
 
 @dataclass(frozen=True)
 class Dataset:
-    """What a run trains on, in the data's own units, and how to show it."""
+    """Training data of a run, in their own units, and how to show them."""
 
     source: Source
     shape: tuple[int, ...]  # of one data point as a picture
@@ -70,10 +70,10 @@ class DatasetConfig:
     standardise: bool = option(False, "train on (x - mean) / std; everything reported stays in the data's own units")
 
     def open(self, config: DataConfig) -> Any:
-        """What has to be read before options can be chosen; it is handed to `complete` and `make`, and read once."""
+        """Read, once, whatever the choice of options depends on; it is handed to `complete` and `make`."""
 
     def look(self, config: DataConfig, opened: Any) -> Any:
-        """What was read, or was in memory, together with what can be found out about it."""
+        """Data that were read, or are in memory, with findings about them."""
         return opened
 
     def complete(self, config: DataConfigT, opened: Any) -> DataConfigT:

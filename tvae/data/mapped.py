@@ -75,7 +75,7 @@ class MappedSource(Source):
         self.n_values = math.prod(sides)
 
     def known_values(self) -> Tensor:
-        """Of `ROWS_SEEN` data points over all of the file."""
+        """Values of `ROWS_SEEN` data points spread over the file."""
         index = torch.linspace(0, self.n_points - 1, min(ROWS_SEEN, self.n_points), dtype=torch.float64).long()
         return Pages(self.file).take(index).flatten(1)
 

@@ -69,7 +69,7 @@ def find_image(name: str, data_dir: str | None = None) -> Path:
 
 
 def data_folder(data_dir: str | None) -> Path | None:
-    """Where the user keeps images, if anywhere."""
+    """The user's folder of images, or None."""
     if data_dir is not None and not Path(data_dir).is_dir():
         raise UserError(f"data_dir={data_dir}: no such folder")
     folder = data_dir or os.environ.get("TVAE_DATA_DIR")
@@ -83,7 +83,7 @@ def vanhateren_address() -> str:
 
 
 def cache_dir() -> Path:
-    """Where downloads, and what was made from them, are kept."""
+    """The folder of downloads and of files made from them."""
     return Path(os.environ.get("TVAE_CACHE_DIR") or pooch.os_cache("tvae"))
 
 

@@ -41,7 +41,7 @@ class Cutting:
 
 @dataclass(frozen=True, eq=False)
 class Patches:
-    """What is kept in the cache."""
+    """The content of the cache."""
 
     train: np.ndarray  # (N, D) float32
     test: np.ndarray  # (n_test, D) float32
@@ -91,7 +91,7 @@ def prepare(image: np.ndarray, clamp: float) -> np.ndarray:
 
 
 def columns(width: int, size: int, is_split: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Where patches can begin that are trained on, and those that are held out; they share no column of the image."""
+    """First columns of training patches and of held-out ones, which share no column of the image."""
     is_held_out = np.zeros(width, dtype=bool)
     n_strips = int(np.clip(HELD_OUT * width / (2 * size), 1, N_STRIPS)) if is_split else 0
     for k in range(n_strips):

@@ -48,7 +48,7 @@ def take(image: Tensor, patch_size: int, index: Tensor) -> Tensor:
 
 
 def nearest(shape: tuple[int, ...], patch_size: int, stride_from: int, stride_to: int) -> tuple[Tensor, Tensor]:
-    """What to add up, for a row and a column of the grid of `stride_to`, to the number of the closest patch of another.
+    """Terms, for rows and columns of the grid of `stride_to`, whose sum is the number of the closest patch of another.
 
     That of `stride_from`; of two that are equally close, the upper or left one. `shape` (H, W, ...): of the image.
     """

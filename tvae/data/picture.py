@@ -61,7 +61,7 @@ class Picture:
 
     @cached_property
     def seen(self) -> Picture:
-        """As it is restored: after its treatment."""
+        """The picture that is restored: this one after its treatment."""
         if self.treatment is None:
             return self
         is_known = np.ones(self.noisy.shape, dtype=bool) if self.known is None else self.known
@@ -139,14 +139,14 @@ def check_content(noisy: np.ndarray, missing: np.ndarray | None, source: str) ->
 
 
 def scale_problem(low: float, high: float) -> str | None:
-    """What to say of values from `low` to `high` that cannot be computed with."""
+    """A message about values from `low` to `high` that cannot be computed with."""
     if max(abs(low), abs(high)) > LARGEST or high - low < 1 / LARGEST:
         return f"values from {low:.3g} to {high:.3g} cannot be computed with; scale them to an ordinary range"
     return None
 
 
 def check_missing(missing: np.ndarray | None, source: str) -> None:
-    """Where pixels are to be filled in, some have to be missing."""
+    """Refuse to fill in pixels if none is missing."""
     if missing is None:
         raise UserError(
             f"{source}: no pixel is missing, so there is nothing to fill in (a mask is nonzero where one is; its alpha "

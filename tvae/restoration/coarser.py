@@ -37,7 +37,7 @@ def refine_seen(
     seed: int,
     bands: Bands = Bands(),  # noqa: B008
 ) -> Restored:
-    """As `refine_restored`, of what is seen of a picture; where noise was treated, its slow part once more."""
+    """Apply `refine_restored` to `picture.seen`; where noise was treated, to its slow part once more."""
     is_even = picture.page_height % 2**DEPTH == 0 or picture.n_pages == 1
     is_treated = picture.treatment is not None and bool(picture.treatment.steps)
     depth = DEPTH if is_treated and is_even and picture.seen.known is None else 0
@@ -96,7 +96,7 @@ def _as_pixels(values: Tensor) -> np.ndarray:
 
 
 def _as_picture(values: Tensor, of: Picture) -> Picture:
-    """Of white noise whose deviation was that `of` the picture before it was halved."""
+    """A picture of these values; halving the resolution has halved the white noise `of` the finer one."""
     pixels = _as_pixels(values)
     low, peak = float(pixels.min()), float(np.ptp(pixels))
     image = Image(pixels, pixels.dtype, peak, low, is_bounded=False, layout=of.image.layout)

@@ -1,4 +1,4 @@
-"""What restoration costs: seconds of each of its stages, which tell how long it will take and how far it has come.
+"""Cost of restoration: seconds of each of its stages, which tell how long it will take and how far it has come.
 
 The E-step is tried, which changes nothing. What refines is too costly to try: its constants are those of one core of an
 AMD EPYC (Zen 3), times what this machine takes for a small part of it (docs/pictures.md). Patches of the mixture are
@@ -68,7 +68,7 @@ def stages(config: Config, fit: Fit, picture: Picture) -> dict[str, float]:
 
 
 def seconds_by_states(config: Config, fit: Fit, picture: Picture) -> float:
-    """Of the posterior means of all patches, which take about as long as an E-step."""
+    """Seconds of the posterior means of all patches, which take about as long as an E-step."""
     n_patches = math.prod(side / stride_of_states(config, picture) for side in picture.noisy.shape[:2])
     return e_step_seconds(fit) * n_patches / fit.team.size
 
@@ -107,7 +107,7 @@ def _filling(plan: Refinement, picture: Picture) -> dict[str, float]:
 
 
 def e_step_seconds(fit: Fit) -> float:
-    """Of one data point, in batches of those that a rank visits at a time."""
+    """Seconds of an E-step for one data point, in batches of those that a rank visits at a time."""
     n_own = math.ceil(fit.batch_size / fit.team.size)
     index = torch.arange(min(len(fit.points.own), n_own), device=fit.device)
     x, observed = fit.points.rows(index)

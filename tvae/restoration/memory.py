@@ -67,7 +67,7 @@ def bytes_taken() -> int:
 
 
 def bytes_resident() -> int:
-    """What this process has now; where the system does not say, the most it has had."""
+    """Bytes that this process has now, or the most it has had if the system does not say."""
     try:
         with open("/proc/self/statm") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -76,7 +76,7 @@ def bytes_resident() -> int:
 
 
 def bytes_free() -> int | None:
-    """What the machine has for a process, this one's included; None: it does not say."""
+    """Bytes that the machine has for a process, those of this one included; None: it does not say."""
     try:
         with open("/proc/meminfo") as file:
             available = next(int(line.split()[1]) for line in file if line.startswith("MemAvailable"))

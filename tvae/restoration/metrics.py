@@ -41,7 +41,7 @@ def _as_float(image: ArrayLike) -> np.ndarray:
 
 
 def _psnr_input(picture: Picture, restored: Restored) -> float:
-    """Of what there was before; where pixels are missing it says nothing."""
+    """PSNR of the input; infinite if pixels are missing, for it says nothing then."""
     assert picture.clean is not None
     return psnr(picture.clean, picture.noisy, picture.peak) if picture.missing is None else math.inf
 

@@ -52,7 +52,7 @@ class Restored:
 
 
 def first_page(picture: Picture, restored: Restored, step: int = 1) -> tuple[Picture, Restored]:
-    """Of a stack, every so many pixels; a picture that is none is returned as it is."""
+    """The first page of a stack, with every `step`-th pixel; a single picture with step 1 is returned unchanged."""
     if picture.image.layout is None and step == 1:
         return picture, restored
     own = slice(0, picture.page_height, step), slice(None, None, step)
@@ -126,7 +126,7 @@ def _weights(plan: Plan) -> Tensor:
 
 
 def take_back(picture: Picture, restored: Restored) -> Restored:
-    """What was restored of `picture.seen`, before its treatment."""
+    """Invert the treatment of a picture: from the restored `picture.seen` to the picture's own units."""
     treatment = picture.treatment
     if treatment is None or not treatment.steps:
         return restored

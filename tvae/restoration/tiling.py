@@ -83,7 +83,7 @@ class Bands:
             self.team.add([out])
 
     def one(self, name: str, compute: Callable[[], Tensor], is_joint: bool) -> Tensor:
-        """What `compute` finds."""
+        """The result of `compute`."""
         return compute()
 
     def within(self, share: float) -> None:

@@ -7,7 +7,7 @@ from optuna.trial import FrozenTrial
 
 
 def value_of(trial: FrozenTrial) -> float:
-    """Of a trial that has finished."""
+    """The value of a finished trial."""
     assert trial.value is not None
     return trial.value
 

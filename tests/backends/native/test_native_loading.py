@@ -1,4 +1,4 @@
-"""Where the kernel comes from: the package, the cache or a compiler; and what of it is checked before it is used."""
+"""The kernel comes from the package, the cache or a compiler, and is checked before it is used."""
 
 import _ctypes
 import ctypes

@@ -18,7 +18,7 @@ def test_log_joint_is_the_density_up_to_what_all_groups_share(ranks):
 
 
 def test_log_joint_in_single_precision_far_from_zero():
-    """As of a picture that is bright everywhere."""
+    """Patches of a picture that is bright everywhere."""
     mixture, y = random_mixture(), 3 * randn(40, 6, seed=7)
     moved = Mixture(mixture.log_weight, mixture.mean + 100, mixture.basis, mixture.spread, SIGMA2)
     single = Mixture(

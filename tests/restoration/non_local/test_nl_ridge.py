@@ -91,7 +91,7 @@ def test_much_noise_gives_the_centre_and_none_the_picture():
 
 
 def test_equal_patches_are_averaged():
-    """Where the first estimate says that all are the same, noise is averaged out."""
+    """Noise is averaged out if all patches of the first estimate are the same."""
     clean = 20 * randn(5, 5, 1).repeat(4, 4, 1)
     noisy = clean + 4 * randn(20, 20, 1, seed=1)
     groups = similar_patches(clean, 5, 5, 10, 9)

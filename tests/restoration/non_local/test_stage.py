@@ -127,7 +127,7 @@ def test_bands_make_no_difference(missing, monkeypatch):
 
 
 def test_the_first_estimate_is_let_go(monkeypatch):
-    """Of a large picture it is 16 bytes a value."""
+    """A large picture takes 16 bytes a value."""
     picture, alive = noisy_picture(waves()), []
 
     def first():

@@ -39,14 +39,14 @@ CLEAN_PICTURES = {
 
 @pytest.mark.parametrize("name", CLEAN_PICTURES)
 def test_clean_pictures_are_not_destroyed(name):
-    """Of a photograph, some of the finest texture passes for noise."""
+    """Some of the finest texture of a photograph passes for noise."""
     picture = noisy_picture(CLEAN_PICTURES[name], noise=0.0)
     found = refined(picture, first=Restored(picture.noisy, picture.noisy))
     assert psnr(picture.clean, found.pixels, 255) > (38 if name == "photograph" else 70)
 
 
 def test_constant_regions_beside_noise():
-    """As where a picture is black and was clipped."""
+    """Black parts of a clipped picture."""
     clean = waves(64, 64)
     clean[:40] = -200
     picture = replace(noisy_picture(clean), clean=clean.clip(0))
@@ -58,7 +58,7 @@ def test_constant_regions_beside_noise():
 
 
 def test_noise_that_was_clipped_is_still_removed():
-    """Of a dark photograph that was saved in 8 bit."""
+    """A dark photograph that was saved in 8 bit."""
     picture = noisy_picture(camera().pixels[40:240, 40:240], noise=30)
     picture = replace(picture, noisy=np.rint(picture.noisy).clip(0, 255))
     assert 0.05 < (picture.noisy == 0).mean() < 0.3

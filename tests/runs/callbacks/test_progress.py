@@ -1,4 +1,4 @@
-"""What is shown of a run: on a terminal, in a notebook, and in a file of lines."""
+"""Progress of a run: on a terminal, in a notebook, and in a file of lines."""
 
 import io
 import logging
@@ -27,7 +27,7 @@ class Terminal(io.StringIO):
 
 
 def to_terminal(monkeypatch):
-    """What is written to it; not by a fixture, because pytest sets stderr again between fixtures and test."""
+    """A terminal as stderr; not a fixture, because pytest sets stderr again between fixtures and test."""
     monkeypatch.setattr(sys, "stderr", Terminal())
     return sys.stderr
 
@@ -91,7 +91,7 @@ def test_only_the_leader_shows_a_bar(monkeypatch):
     ("shell", "is_notebook"), [(None, False), (object(), False), (SimpleNamespace(kernel=1), True)]
 )
 def test_notebooks_have_a_bar(monkeypatch, shell, is_notebook):
-    """Where stderr is no terminal."""
+    """In a notebook stderr is no terminal."""
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     assert has_bar() == is_notebook

@@ -86,7 +86,7 @@ class NaturalConfig(Cutting, DatasetConfig):
 
 
 def read_cache(path: Path) -> Patches | None:
-    """What was made before, unless it is not there or damaged (every byte is covered by the archive's checksums)."""
+    """Read the cache; None if it is not there or damaged (the archive's checksums cover every byte)."""
     try:
         with np.load(path, allow_pickle=False) as content:
             whitening = Whitening(*(content[name] for name in ("mean", "matrix", "inverse", "directions")))

@@ -90,7 +90,7 @@ class Mixture:
 
 
 class Sums:
-    """What the M-step needs of each group: its size, and first and second moments."""
+    """Sums for the M-step of each group: its size, and first and second moments."""
 
     def __init__(self, n_groups: int, like: Tensor):
         n_values = like.shape[1]
@@ -160,7 +160,7 @@ def spikes(values: Tensor, sigma2: float, ratio: Tensor) -> Tensor:
 
 
 def sums_of_groups(y: Tensor, groups: Tensor, n_groups: int) -> Sums:
-    """Of patches y (N, D) that are each in one group, groups (N,)."""
+    """Sums over patches y (N, D) that are each in one group, groups (N,)."""
     sums = Sums(n_groups, y)
     for k in range(n_groups):
         own = y[groups == k]

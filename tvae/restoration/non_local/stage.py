@@ -47,7 +47,7 @@ SIGMA_MIN = 1e-4  # of the peak; less noise than that is taken for none
 
 
 def patch_size_for(sigma: float, peak: float) -> int:
-    """Of the mixture: more noise takes larger patches."""
+    """The patch size of the mixture: more noise takes larger patches."""
     return SIZE_FOR_MUCH_NOISE if sigma * 255 / peak > MUCH_NOISE else SIZE_FOR_LITTLE_NOISE
 
 
