@@ -180,9 +180,17 @@ def inconsistencies(config: Config) -> list[str]:
         "model.counts_imputed=true: needs model.impute=true, model.solver=adam and model.likelihood=gaussian": (
             model.counts_imputed and (model.impute is False or model.solver != "adam" or model.likelihood != "gaussian")
         ),
-        "model.solver=exact: needs model.likelihood=gaussian": (
-            model.solver == "exact" and model.likelihood != "gaussian"
+        "model.solver=exact: needs model.likelihood=gaussian or slab": (
+            model.solver == "exact" and model.likelihood == "known_variance"
         ),
+        "model.likelihood=slab: needs model.slab above 0": model.likelihood == "slab" and model.slab == 0,
+        f"model.slab={model.slab}: goes with model.likelihood=slab": (
+            bool(model.slab) and model.likelihood not in (None, "slab")
+        ),
+        "model.likelihood=slab: a linear decoder needs model.solver=exact": (
+            model.likelihood == "slab" and model.hidden == [] and model.solver == "adam"
+        ),
+        "ea.mutation=residual: needs a linear decoder": ea.mutation == "residual" and bool(model.hidden),
         "model.variances: go with model.likelihood=known_variance, which needs them": (
             (model.variances is None) == (model.likelihood == "known_variance")
         ),

@@ -17,6 +17,7 @@ from tvae.data.dataset import DataConfig, RestorationConfig
 from tvae.data.sets import KINDS
 from tvae.fields import opened, option
 from tvae.inference.evolution import EaConfig
+from tvae.inference.states import StatesConfig
 from tvae.model.vae import ModelConfig
 from tvae.training.trainer import LrConfig
 
@@ -66,7 +67,13 @@ FREE = tuple(f.name for f in fields(Config) if not f.metadata.get("changes_resul
 def register() -> None:
     """Put the schema where the YAML files find it."""
     store = ConfigStore.instance()
-    groups = {"model": ModelConfig, "ea": EaConfig, "lr": LrConfig, "restoration": RestorationConfig}
+    groups = {
+        "model": ModelConfig,
+        "states": StatesConfig,
+        "ea": EaConfig,
+        "lr": LrConfig,
+        "restoration": RestorationConfig,
+    }
     parts: dict[str, Any] = {group: opened(schema) for group, schema in groups.items()}
     store.store(group="schema", name="config", node=Config(**parts), package="_global_")
     for group, part in parts.items():

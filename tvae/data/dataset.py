@@ -25,7 +25,15 @@ from tvae.training.trainer import FitConfig
 TASKS = ("train", "denoise", "inpaint")
 EFFORTS = ("fast", "default", "best")
 RESTORATIONS = ("posterior_mean", "nonlocal")
-SEARCH = {"selection": "posterior", "n_parents": 10, "n_children": 6}  # what suits real data (docs/quality.md)
+# The model of the paper, where no other was chosen.
+PAPER_MODEL = {"likelihood": "gaussian", "prior": "bernoulli", "slab": 0, "solver": "adam"}
+SEARCH = {  # what suits real data (docs/quality.md)
+    "selection": "posterior",
+    "n_parents": 10,
+    "n_children": 6,
+    "mutation": "uniform",
+    "n_candidates": 0,
+}
 # What to say of an option that is only for data sets of this schema, where another one does not take it.
 NOT_FOR = {"image": "dataset={} is no image", "natural": "is for patches of natural images, not for dataset={}"}
 

@@ -132,14 +132,19 @@ class EaConfig:
     n_parents: Open[int] = option(5, "parents in a generation; null: by the data", is_open=True, ge=1)
     n_children: Open[int] = option(4, "children of each parent; null: by the data", is_open=True, ge=1)
     n_generations: int = option(1, "generations in a visit", ge=1)
-    mutation: str = option(
+    mutation: Open[str] = option(
         "uniform", "which latents flip: any, or towards the prior's activity; residual: those that explain best what a "
-        "state leaves (likelihood=slab, linear decoder)", choices=(*MUTATIONS, "residual"),
+        "state leaves (linear decoders); null: by the model", is_open=True, choices=(*MUTATIONS, "residual"),
     )  # fmt: skip
     n_flips: int = option(1, "latents that flip in a child (sparse: on average)", ge=1)
     crossover: bool = option(False, "one-point crossover before mutation")
     most_on: int = option(2, "residual: latents that are on in a state, at most", ge=1, le=8)
-    n_candidates: int = option(0, "residual: latents that are tried, those of the highest prior; 0: all", ge=0)
+    n_candidates: Open[int] = option(
+        0,
+        "residual: latents that are tried, those of highest prior; 0: all; null: by the model",
+        is_open=True,
+        ge=0,
+    )
     far_below: float = option(12.0, "residual: children expected so many nats below the best are not evaluated", gt=0)
 
     @property

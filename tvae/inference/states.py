@@ -15,14 +15,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tvae.fields import option
+from tvae.fields import Open, option
 from tvae.inference.streams import generator
 from tvae.model.packed import byte_table, pack
 
 
 @dataclass
 class StatesConfig:
-    n_states: int = option(64, "S: states of each data point", ge=1)
+    n_states: Open[int] = option(64, "S: states of each data point; null: by the model", is_open=True, ge=1)
     shared: bool = option(True, "all data points start from the same states, else each from its own")
     memmap: bool = option(
         False, "states live in a file of the run directory, for more than fit into memory (CPU)", for_arrays=False

@@ -30,13 +30,24 @@ LIKELIHOODS: dict[str, type[Likelihood]] = {kind.name: kind for kind in (Gaussia
 @dataclass
 class ModelConfig:
     decoder: str = option("mlp", "kind of decoder", choices=tuple(DECODERS))
-    prior: str = option("bernoulli", "prior of the latents", choices=tuple(PRIORS))
+    prior: Open[str] = option(
+        "bernoulli", "prior of the latents: the same everywhere, or local, by the patches around; null: by the model",
+        is_open=True, choices=tuple(PRIORS),
+    )  # fmt: skip
     n_latents: Optional[int] = option(None, "H; null: by the data", ge=1)
     hidden: Optional[list[int]] = option(None, "units of each hidden layer, []: linear; null: one of n_latents", ge=1)
     activation: str = option("relu", "of the hidden layers", choices=tuple(ACTIVATIONS))
     pi: Optional[float] = option(None, "prior at the start; null: 1/H", gt=0, lt=1)
-    likelihood: str = option("gaussian", "noise model", choices=tuple(LIKELIHOODS))
-    slab: int = option(0, "likelihood=slab: Gaussian directions of every latent, r; 0: the paper's model", ge=0)
+    likelihood: Open[str] = option(
+        "gaussian", "noise model; slab: with Gaussian directions for every latent; null: by the data", is_open=True,
+        choices=tuple(LIKELIHOODS),
+    )  # fmt: skip
+    slab: Open[int] = option(
+        0,
+        "directions of every latent (likelihood=slab), r; 0: the paper's; null: by the noise",
+        is_open=True,
+        ge=0,
+    )
     sigma2: Optional[float] = option(
         0.01, "noise variance at the start, in the data's units; null: the data's variance, of bars 0.01", is_open=True,
         gt=0,
@@ -44,9 +55,10 @@ class ModelConfig:
     variances: Optional[list[float]] = option(
         None, "likelihood=known_variance: noise variance of each value of a data point, in the data's units", gt=0
     )
-    solver: str = option(
-        "adam", "of the decoder: adam by minibatch, or (linear only) exact once an epoch", choices=("adam", "exact")
-    )
+    solver: Open[str] = option(
+        "adam", "of the decoder: adam by minibatch, or (linear only) exact once an epoch; null: by the model",
+        is_open=True, choices=("adam", "exact"),
+    )  # fmt: skip
     impute: Open[bool] = option(
         True, "adam: missing values stand at their posterior mean in the gradient, else are left out; null: by data",
         is_open=True,

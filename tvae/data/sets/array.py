@@ -14,7 +14,7 @@ from typing import Any, Optional
 
 import numpy as np
 
-from tvae.data.dataset import SEARCH, DataConfig, DataConfigT, Dataset, DatasetConfig
+from tvae.data.dataset import PAPER_MODEL, SEARCH, DataConfig, DataConfigT, Dataset, DatasetConfig
 from tvae.data.mapped import Mapped, MappedSource
 from tvae.errors import UserError
 from tvae.fields import fill, option
@@ -36,7 +36,8 @@ class ArrayConfig(DatasetConfig):
     def complete(self, config: DataConfigT, opened: Any) -> DataConfigT:
         return replace(
             config,
-            model=fill(config.model, n_latents=300, impute=True),
+            model=fill(config.model, n_latents=300, impute=True, **PAPER_MODEL),
+            states=fill(config.states, n_states=64),
             ea=fill(config.ea, **SEARCH),
             lr=fill(config.lr, max=0.002),
             epochs=config.epochs or 100,

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import math
+from bisect import bisect
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Optional
@@ -19,7 +20,7 @@ from typing import Optional
 import numpy as np
 
 from tvae.data.corruption import corrupt, corruption_problems
-from tvae.data.dataset import SEARCH, DataConfig, DataConfigT, Dataset, DatasetConfig
+from tvae.data.dataset import PAPER_MODEL, SEARCH, DataConfig, DataConfigT, Dataset, DatasetConfig
 from tvae.data.named import read_named
 from tvae.data.patch_source import PatchSource
 from tvae.data.patches import AVERAGES
@@ -35,8 +36,9 @@ from tvae.errors import UserError
 from tvae.fields import fill, option
 from tvae.io.image_file import Image, without_holes
 from tvae.io.stack_file import read_picture
+from tvae.model.vae import ModelConfig
 from tvae.noise.choice import with_noise_model
-from tvae.noise.level import diagonal_details, known_values
+from tvae.noise.level import diagonal_details, estimate_noise, known_values
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +47,30 @@ N_VISITS = 2_500_000  # of data points, in all epochs: 40 epochs of a 256x256 im
 # For the nonlocal stage the model's picture is only a pilot, and how good it is hardly matters (docs/quality.md).
 N_VISITS_OF_FIRST = {"fast": 15_000, "default": 30_000, "best": 250_000}
 STRIDE_OF_FIRST = {"fast": 3, "default": 2, "best": 1}
+
+
+@dataclass(frozen=True)
+class SlabSize:
+    """Sizes of the slab model for pictures of some noise, chosen on half A of the pictures (docs/quality.md)."""
+
+    patch_size: int
+    patch_size_of_colour: int
+    n_latents: int
+    rank: int
+
+
+SLAB_SIZES = (SlabSize(8, 6, 200, 16), SlabSize(8, 6, 200, 12), SlabSize(10, 6, 150, 8))  # below 20, 35, above
+SLAB_EPOCHS = {"train": 30, "fast": 6, "default": 12, "best": 24}
+SLAB_CANDIDATES = 40
+SLAB_BATCH = 8192  # the M-step is exact, once an epoch: minibatches only divide the work
+N_PER_LATENT = 100  # patches that a latent needs, on average
+
+
+def is_slab(model: ModelConfig) -> bool:
+    """Whether pictures get the slab model: unless another one was chosen."""
+    if model.likelihood is not None:
+        return model.likelihood == "slab" and not model.hidden
+    return model.slab != 0 and model.hidden in (None, []) and model.solver is None
 
 
 @dataclass
@@ -82,6 +108,8 @@ class ImageConfig(DatasetConfig):
         return with_noise_model(opened, config.noise_model, config.sigma_map, config.outliers == "fill")
 
     def complete(self, config: DataConfigT, opened: Picture) -> DataConfigT:
+        if is_slab(config.model):
+            return self._complete_slab(config, opened)
         sides, seen = (opened.page_height, opened.noisy.shape[1]), opened.seen
         noise = diagonal_details(seen.noisy, seen.missing) * 255 / seen.grey_range
         by_noise = 12 if noise > 35 else 10 if noise > 20 else 8
@@ -93,12 +121,43 @@ class ImageConfig(DatasetConfig):
         return replace(
             config,
             dataset=replace(self, patch_size=patch_size, train_stride=train_stride),
-            model=fill(config.model, n_latents=n_latents, impute=False),
+            model=fill(config.model, n_latents=n_latents, impute=False, **PAPER_MODEL),
+            states=fill(config.states, n_states=64),
             ea=fill(config.ea, **SEARCH),
             lr=fill(config.lr, max=0.005 if noise > 10 else 0.0025),
             epochs=config.epochs or _epochs(config, n_points),
             keep_known=_keeps_known(config) if config.keep_known is None else config.keep_known,
         )
+
+    def _complete_slab(self, config: DataConfigT, opened: Picture) -> DataConfigT:
+        """Choose sizes of the slab model by the noise and the picture (docs/quality.md)."""
+        sides, seen, model = (opened.page_height, opened.noisy.shape[1]), opened.seen, config.model
+        sigma = seen.sigma if seen.sigma is not None else estimate_noise(seen.noisy, seen.missing)
+        size = SLAB_SIZES[bisect([20, 35], sigma * 255 / seen.grey_range)]
+        is_colour = opened.noisy.shape[2] > 1
+        patch_size = self.patch_size or min(size.patch_size_of_colour if is_colour else size.patch_size, *sides)
+        n_places = math.prod(max(1, side - patch_size + 1) for side in sides) * opened.n_pages
+        train_stride = self.train_stride or math.ceil(math.sqrt(n_places / PATCHES_MAX))
+        n_latents = model.n_latents or max(2, min(size.n_latents, round(n_places / train_stride**2 / N_PER_LATENT)))
+        rank = min(size.rank, patch_size**2 * opened.noisy.shape[2] - 1)
+        epochs = SLAB_EPOCHS["train" if config.restoration.method == "posterior_mean" else config.effort]
+        return replace(
+            config,
+            dataset=replace(self, patch_size=patch_size, train_stride=train_stride),
+            model=fill(
+                replace(model, n_latents=n_latents), likelihood="slab", slab=rank, prior="local", solver="exact",
+                hidden=[], sigma2=sigma**2, impute=False,
+            ),
+            states=fill(config.states, n_states=min(8, n_latents)),
+            ea=fill(
+                config.ea, selection="best", mutation="residual", n_parents=1, n_children=4,
+                n_candidates=min(SLAB_CANDIDATES, n_latents),
+            ),
+            lr=fill(config.lr, max=0.005),
+            batch_size=config.batch_size or SLAB_BATCH,
+            epochs=config.epochs or epochs,
+            keep_known=_keeps_known(config) if config.keep_known is None else config.keep_known,
+        )  # fmt: skip
 
     def make(self, config: DataConfig, opened: Picture) -> Dataset:
         """All patches at `train_stride`, and the picture they are from."""
