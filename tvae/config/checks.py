@@ -176,7 +176,9 @@ def inconsistencies(config: Config) -> list[str]:
         f"lr.min={lr.min}: must be at most lr.max={lr.max}": (
             lr.kind == "cyclic" and lr.max is not None and lr.min > lr.max
         ),
-        "model.solver=exact: needs a linear decoder (model=linear)": model.solver == "exact" and model.hidden != [],
+        "model.solver=exact: needs a linear decoder (model=linear)": (
+            model.solver == "exact" and (model.decoder != "mlp" or model.hidden != [])
+        ),
         "model.counts_imputed=true: needs model.impute=true, model.solver=adam and model.likelihood=gaussian": (
             model.counts_imputed and (model.impute is False or model.solver != "adam" or model.likelihood != "gaussian")
         ),

@@ -82,7 +82,7 @@ class Model(nn.Module):
 
     @property
     def n_latents(self) -> int:
-        return len(self.pi)
+        return self.decoder.n_latents
 
     def log_prior(self, z: Tensor, index: Tensor | None = None) -> Tensor:
         """(..., H) -> (...): log p(z), of the data points with the numbers `index`."""

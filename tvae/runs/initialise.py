@@ -63,7 +63,7 @@ def check_source(config: Config, dataset: Dataset, path: Path) -> None:
 def _why_not_from(decoder: Decoder, config: Config, n_values: int) -> list[str]:
     assert config.model.n_latents is not None
     assert config.model.hidden is not None
-    if not isinstance(decoder, Mlp):
+    if not isinstance(decoder, Mlp) or config.model.decoder != decoder.kind:
         return [f"its decoder is of another kind, {decoder.kind}"]
     sizes = [config.model.n_latents, *config.model.hidden, n_values]
     if sizes != decoder.sizes:
