@@ -94,13 +94,19 @@ def next_generation(
 def residual_children(
     model: Model, ea: EaConfig, x: Tensor, pool: Population, observed: Tensor | None, index: Tensor | None
 ) -> Tensor:
-    """(B, C, H): the fittest states with a latent less, one more or another, each of the best by what it would gain.
+    """(B, C, H): single latents, and the fittest states with a latent less, one more or another.
 
-    A latent is judged by the exact log-joint of the state with it, for which the decoder has to be linear and small.
+    A latent is judged by the exact log-joint of the state with it, which suits small models; the kernel ranks latents
+    by what they explain of the residual and evaluates the best alone.
     """
     n_latents = model.n_latents
-    parents = _take(pool.z, pool.log_joint.topk(ea.n_parents, dim=1).indices)  # (B, P, H)
     eye = torch.eye(n_latents, dtype=x.dtype, device=x.device)
+    singles = eye.expand(len(x), -1, -1)
+    single_fit = evaluate_states(model, x, singles, observed, index).log_joint
+    is_there = (pool.z[:, :, None] == eye).all(-1).any(1)  # (B, H)
+    fitness = torch.cat([pool.log_joint, single_fit.masked_fill(is_there, -torch.inf)], 1)
+    best = fitness.topk(ea.n_parents, dim=1).indices
+    parents = _take(torch.cat([pool.z, singles], 1), best)  # (B, P, H)
     on, latent = parents.topk(min(ea.most_on, n_latents), dim=2)
     less = parents[:, :, None] * (1 - eye[latent] * on[..., None])  # a latent that is not on: the parent itself
     bases = torch.cat([torch.zeros_like(parents[:, :1]), parents, less.flatten(1, 2)], 1)  # (B, K, H)

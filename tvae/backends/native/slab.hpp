@@ -358,6 +358,8 @@ public:
     const double best = population[0].log_joint;
     double total = 0;
     for (auto &state : population) total += std::exp(state.log_joint - best);
+    T *first = task.shift ? static_cast<T *>(task.shift) + part * H * D : nullptr;
+    T *second = task.spread ? static_cast<T *>(task.spread) + part * H * D * D : nullptr;
     uint8_t *out = task.new_packed + n * S * n_bytes;
     std::memset(out, 0, S * n_bytes);
     for (int64_t s = 0; s < S; ++s) {
@@ -368,8 +370,6 @@ public:
       task.log_joint[n * S + s] = state.log_joint, task.log_prior[n * S + s] = log_prior;
     }
     if (!first && !task.mean) return;
-    T *first = task.shift ? static_cast<T *>(task.shift) + part * H * D : nullptr;
-    T *second = task.spread ? static_cast<T *>(task.spread) + part * H * D * D : nullptr;
     T *mean = task.mean ? static_cast<T *>(task.mean) + n * D : nullptr;
     T *variance = task.variance ? static_cast<T *>(task.variance) + n * D : nullptr;
     if (mean) std::fill_n(mean, D, T(0));
