@@ -13,13 +13,14 @@ import yaml
 from composing import checked, composed
 
 from tvae.config.checks import flat
-from tvae.config.recipe import complete
+from tvae.config.recipe import complete, tell_choices
 from tvae.config.schema import conf_dir
 from tvae.data.named import camera
 from tvae.data.sets import image
 from tvae.errors import UserError
 from tvae.io.image_file import write_image
 from tvae.model.vae import ModelConfig
+from tvae.runs.files import LOG
 
 CONF = Path(conf_dir())
 GROUPS = ("model", "ea", "lr", "restoration")
@@ -134,9 +135,10 @@ def test_data_sets_set_nothing_else():
 
 
 def test_one_line_says_what_was_chosen(caplog):
+    given = checked("dataset=bars", "ea.n_parents=3", "epochs=7")
     with caplog.at_level(logging.INFO, "tvae"):
-        completed("dataset=bars", "ea.n_parents=3", "epochs=7")
-    (line,) = [record.getMessage() for record in caplog.records if record.name == "tvae.config.recipe"]
+        tell_choices(given, complete(given, None))
+    (line,) = caplog.messages
     assert line.startswith("chosen for bars: ")
     assert {"model.n_latents=8", "model.hidden=[8]", "ea.selection=fitness", "lr.max=0.01", "model.impute=true"} <= {
         *line.removeprefix("chosen for bars: ").split(", ")
@@ -146,12 +148,22 @@ def test_one_line_says_what_was_chosen(caplog):
 
 
 def test_nothing_is_chosen_twice(caplog):
-    config = checked("dataset=bars")
-    config = complete(config, None)
-    caplog.clear()
+    given = checked("dataset=bars")
+    config = complete(given, None)
     with caplog.at_level(logging.INFO, "tvae"):
-        assert complete(config, None) == config
-    assert not caplog.records
+        tell_choices(config, complete(config, None))
+    assert complete(config, None) == config
+    assert not caplog.messages
+
+
+def test_a_run_says_what_was_chosen(command):
+    small = ["dataset=bars", "dataset.n_points=20", "epochs=1", "hydra.run.dir=run"]
+    code, out = command("train", *small, "ea=posterior")
+    assert code == 0, out
+    (line,) = [line for line in out.splitlines() if line.startswith("chosen for bars: ")]
+    assert "lr.max=0.01" in line
+    assert "ea." not in line
+    assert line in Path("run", LOG).read_text()
 
 
 def test_open_options_are_null_and_have_a_value_where_no_recipe_is():

@@ -11,7 +11,7 @@ from tests.conftest import small_config
 from tvae.config.recipe import complete
 from tvae.config.schema import conf_dir
 from tvae.data import sets
-from tvae.data.dataset import ONLY_FOR_SOME, DataConfig, DatasetConfig
+from tvae.data.dataset import NOT_FOR, DataConfig, DatasetConfig
 from tvae.data.sets import DATASETS, KINDS
 from tvae.data.sets.array import ArrayConfig
 from tvae.data.sets.bars import BarsConfig
@@ -56,7 +56,11 @@ def test_options_know_their_own_name(name):
     kind = DATASETS[name]
     choices = {f.name: f.metadata.get("choices") for f in fields(kind)}
     assert choices["name"] == kind.names
-    assert set(kind.takes) <= set(ONLY_FOR_SOME) <= {f.name for f in fields(DataConfig)}
+
+
+def test_options_are_only_for_data_sets_that_there_are():
+    named = {f.metadata["only_for"] for f in fields(DataConfig) if "only_for" in f.metadata}
+    assert named == set(NOT_FOR) <= {kind.schema for kind in KINDS}
 
 
 GIVEN = {"n_patches": 7, "noise": 5.0, "missing": 0.5, "image": "a.png", "clean": "b.png", "mask": "c.png"}
@@ -68,7 +72,8 @@ def test_options_that_mean_nothing_to_a_data_set_get_a_line_each(kind):
     config = small_config(dataset=kind(name=name), **GIVEN)
     lines = {option: f"{option}={value}: dataset={name} is no image" for option, value in GIVEN.items()}
     lines["n_patches"] = f"n_patches=7: is for patches of natural images, not for dataset={name}"
-    assert set(config.dataset.problems(config)) == {lines[option] for option in GIVEN if option not in kind.takes}
+    taken = {"image": {*GIVEN} - {"n_patches"}, "natural": {"n_patches"}}.get(kind.schema, set())
+    assert set(config.dataset.problems(config)) == {lines[option] for option in GIVEN if option not in taken}
 
 
 @pytest.mark.parametrize(
@@ -80,8 +85,8 @@ def test_options_that_mean_nothing_to_a_data_set_get_a_line_each(kind):
             BarsConfig(mean_bars=9.0),
             {"noise": 1.0, "n_patches": 2},
             [
-                "n_patches=2: is for patches of natural images, not for dataset=bars",
                 "noise=1.0: dataset=bars is no image",
+                "n_patches=2: is for patches of natural images, not for dataset=bars",
                 "dataset.mean_bars=9.0: must be below the number of bars, 8",
             ],
         ),

@@ -34,7 +34,7 @@ def call(command):
             ["epochs=many: ", "batch_size=x: ", "seed=-1: must be at least 0"],
         ),
         (["dataset=cats"], ["dataset=cats: "]),
-        (["model=null"], ["model=null: "]),
+        (["model=cubic"], ["model=cubic: "]),
         (["-m", "seed=0,x"], ["seed=x: "]),
         (["-m", "seed=range(0,0)"], ["seed=range(0,0): has no value, so that there is nothing to run"]),
         (["--resolve"], ["The --resolve flag can only be used"]),

@@ -13,7 +13,7 @@ from typing import Any
 from tvae.config.checks import flat, inconsistencies
 from tvae.config.every_option import as_text
 from tvae.config.placement import choose_device
-from tvae.config.schema import Config
+from tvae.config.schema import FREE, Config
 from tvae.data.dataset import Dataset, RestorationConfig
 from tvae.data.sets.image import ImageConfig
 from tvae.errors import UserError
@@ -62,13 +62,13 @@ def complete(config: Config, opened: Any) -> Config:
     problems = inconsistencies(completed)
     if problems:
         raise UserError(*problems)
-    chosen = choices(config, completed)
-    if chosen:
-        log.info("chosen for %s: %s", config.dataset.name, ", ".join(f"{n}={as_text(v)}" for n, v in chosen.items()))
     return completed
 
 
-def choices(config: Config, completed: Config) -> dict[str, Any]:
-    """Options that were open, with their values."""
-    given = flat(config)
-    return {name: value for name, value in flat(completed).items() if given.get(name, value) != value}
+def tell_choices(given: Config, completed: Config) -> None:
+    """Log the options that were open, with their values, in one line."""
+    before = flat(given)
+    now = {name: value for name, value in flat(completed).items() if value is not None and name not in FREE}
+    chosen = [f"{name}={as_text(value)}" for name, value in now.items() if before.get(name) is None]
+    if chosen:
+        log.info("chosen for %s: %s", given.dataset.name, ", ".join(chosen))

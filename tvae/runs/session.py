@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tvae.config.recipe import prepare
+from tvae.config.recipe import prepare, tell_choices
 from tvae.config.schema import Config
 from tvae.data.dataset import Dataset
 from tvae.data.picture import Picture
@@ -77,6 +77,7 @@ def train(
                 log.warning("%s: not as this run has written it; without %s the pictures are made again", file, SHOWN)
         else:
             with log_to_file(path / LOG) if ranks.is_leader else nullcontext():
+                tell_choices(given, config)
                 session = Session(config, dataset, path, ranks)
                 session.resume(fingerprint)
                 if not is_finished:  # else its picture has gone, and is made again
@@ -92,7 +93,8 @@ def train_in_memory(config: Config, picture: Picture) -> Restored:
     """Train on a picture and restore it; nothing is written."""
     n_threads = torch.get_num_threads()
     try:
-        config, dataset = prepare(config, picture)
+        given, (config, dataset) = config, prepare(config, picture)
+        tell_choices(given, config)
         session = Session(config, dataset)
         session.try_starts()
         session.loop()

@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 
 from tvae.config.checks import parse_config
 from tvae.config.paths_as_typed import as_written
-from tvae.config.recipe import prepare
+from tvae.config.recipe import prepare, tell_choices
 from tvae.config.schema import Config
 from tvae.data.picture import Picture
 from tvae.data.sets.image import ImageConfig
@@ -55,8 +55,9 @@ class Trained:
         """Trained on a picture or a stack."""
         n_threads = torch.get_num_threads()
         try:
-            config, dataset = prepare(config, picture)
+            given, (config, dataset) = config, prepare(config, picture)
             check_ranks(config, dataset, dataset.fingerprint(), ranks)
+            tell_choices(given, config)
             session = Session(config, dataset, None, ranks)
             session.try_starts()
             session.loop()
