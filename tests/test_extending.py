@@ -8,12 +8,12 @@ import pytest
 import torch
 import yaml
 from composing import composed
-from conftest import draw_states, load, random_data, random_model, same, small_config
 from hydra.core.config_store import ConfigStore
 from torch import nn
 from torch.distributions import Bernoulli as TorchBernoulli
 from torch.distributions import Laplace as TorchLaplace
 
+from tests.conftest import draw_states, load, random_data, random_model, same, small_config
 from tvae.backends import choose_backend, native, torch_backend
 from tvae.config.recipe import prepare
 from tvae.data.patch_source import PatchSource
