@@ -23,7 +23,7 @@ PLAN = {
     "noise": {"model", "inference", "training", "data", "io", "noise"},
     "data": {"model", "inference", "training", "io", "noise", "data"},
     "config": {"model", "inference", "training", "data", "io", "noise", "config"},
-    "restoration": {"model", "inference", "training", "data", "io", "noise", "config", "restoration"},
+    "restoration": ALL,
     "runs": {*ALL, "runs", "starting", "tvae"},
     "search": {*ALL, "runs", "search", "starting", "tvae"},
 }

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from tests.conftest import random_model
+from tvae.backends.native import local_groups as native
 from tvae.errors import Failure
 from tvae.io.image_file import read_image, write_image
 from tvae.restoration import tiling as bands_module
@@ -98,11 +99,12 @@ def test_one_process_stops_within_a_band_and_several_do_not(tmp_path):
     kept.within(0.5)
 
 
-def test_local_groups_tell_before_each_part_of_a_patch_size():
-    y, told = torch.rand(60, 24, 1), []
+def test_local_groups_tell_before_each_part_of_a_patch_size(monkeypatch):
+    monkeypatch.setattr(native, "VALUES_AT_ONCE", 1)
+    y, told = torch.rand(150, 24, 1), []
     plan = Refinement(local=((5, 10), (6, 10)))
-    whole = by_local_groups(y, y, 0.01, 8, plan, range(60))
-    assert torch.equal(by_local_groups(y, y, 0.01, 8, plan, range(60), told.append), whole)
+    whole = by_local_groups(y, y, 0.01, 8, plan, range(150))
+    assert torch.equal(by_local_groups(y, y, 0.01, 8, plan, range(150), told.append), whole)
     assert set(told) == {0.0, 0.5}
     assert len(told) > 2
 

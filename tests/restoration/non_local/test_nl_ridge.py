@@ -37,7 +37,7 @@ def by_a_loop(noisy, first, groups, patch_size, sigma2):
             top, left = divmod(number, n_columns)
             window = slice(top, top + patch_size), slice(left, left + patch_size)
             certainty = 1 / (variance / sigma2 + WEIGHT_FLOOR)
-            patch = mean.view(patch_size, patch_size, -1)
+            patch = mean.view(patch_size, patch_size, 1)
             total[window] += certainty * patch
             square[window] += certainty * (patch**2 + variance)
             weight[window] += certainty
@@ -47,7 +47,7 @@ def by_a_loop(noisy, first, groups, patch_size, sigma2):
 def test_one_group_is_the_dense_formula():
     """Patches as large as the picture, three times: one group and one estimate of every pixel."""
     noisy, first = pictures(4, 4)
-    mean, variance = refine(noisy, first, [torch.zeros(1, 3, dtype=torch.int64)], 4, 9.0)
+    mean, variance = refine(noisy, first, [torch.zeros(1, 3, dtype=torch.int64)], 4, torch.tensor([9.0]))
     patch, pilot = noisy.flatten().expand(3, -1), first.flatten().expand(3, -1)
     wanted, deviation = dense(patch, pilot, 9.0)
     torch.testing.assert_close(mean.flatten(), wanted[0])
@@ -71,9 +71,13 @@ def test_refined_pictures_equal_a_loop(n_channels, n_values_at_once, monkeypatch
     noisy, first = pictures(n_channels=n_channels)
     before = noisy.clone(), first.clone()
     groups = torch.cat([*similar_patches(first, 3, 2, 3, 6)])
-    found, wanted = refine(noisy, first, [groups], 3, 9.0), by_a_loop(noisy, first, groups, 3, 9.0)
-    for value, expected in zip(found, wanted, strict=True):
-        torch.testing.assert_close(value, expected)
+    sigma2 = 9.0 + torch.arange(n_channels)
+    found = refine(noisy, first, [groups], 3, sigma2)
+    for i in range(n_channels):
+        one = slice(i, i + 1)
+        wanted = by_a_loop(noisy[..., one], first[..., one], groups, 3, float(sigma2[i]))
+        for value, expected in zip(found[..., one], wanted, strict=True):
+            torch.testing.assert_close(value, expected)
     assert torch.equal(noisy, before[0])
     assert torch.equal(first, before[1])
 
@@ -95,7 +99,7 @@ def test_equal_patches_are_averaged():
     clean = 20 * randn(5, 5, 1).repeat(4, 4, 1)
     noisy = clean + 4 * randn(20, 20, 1, seed=1)
     groups = similar_patches(clean, 5, 5, 10, 9)
-    mean, variance = refine(noisy, clean, groups, 5, 16.0)
+    mean, variance = refine(noisy, clean, groups, 5, torch.tensor([16.0]))
     assert 16 / 16 * 0.8 < (mean - clean).square().mean() < 16 / 9, "over 9 patches a group, 16 in all"
     assert variance.mean() == pytest.approx(16 / 9, rel=0.3)
 
@@ -106,13 +110,13 @@ def test_single_precision_with_hardly_any_noise(sigma):
     rows, columns = torch.meshgrid(torch.arange(24.0), torch.arange(24.0), indexing="ij")
     clean = (torch.sin(rows / 4) + torch.cos(columns / 3))[..., None] / 4
     noisy = clean + sigma * randn(24, 24, 1).float()
-    mean, variance = refine(noisy, noisy, similar_patches(noisy, 8, 3, 15, 90), 8, sigma**2)
+    mean, variance = refine(noisy, noisy, similar_patches(noisy, 8, 3, 15, 90), 8, torch.tensor([sigma**2]))
     assert torch.isfinite(variance).all()
     assert (mean - clean).square().mean().sqrt() < 1.05 * sigma
 
 
 def test_a_constant_picture():
     flat = torch.full((9, 9, 1), 7.0)
-    mean, variance = refine(flat, flat, similar_patches(flat, 4, 3, 2, 5), 4, 1e-6)
+    mean, variance = refine(flat, flat, similar_patches(flat, 4, 3, 2, 5), 4, torch.tensor([1e-6]))
     torch.testing.assert_close(mean, flat.double())
     assert variance.max() < 1e-5

@@ -95,6 +95,23 @@ class SlabTask(ctypes.Structure):
     ]
 
 
+class MatchingTask(ctypes.Structure):
+    _fields_ = [
+        *((name, c_int64) for name in ("height", "width", "n_channels", "patch_size", "radius", "n_similar")),
+        *((name, c_int64) for name in ("n_threads", "n_rows", "n_columns", "n_planes", "tile")),
+        *((name, c_void_p) for name in ("rows", "columns", "pixels", "mix", "groups")),
+    ]
+
+
+class LocalGroupsTask(ctypes.Structure):
+    _fields_ = [
+        ("matching", MatchingTask),
+        *((name, c_int64) for name in ("first_tile_row", "n_tile_rows", "n_apart", "first_out_row", "n_out_rows")),
+        ("weight_floor", c_double),
+        *((name, c_void_p) for name in ("noisy", "mix", "sigma2", "sums")),
+    ]
+
+
 STRUCTURES = (
     Network,
     EStepTask,
@@ -103,6 +120,8 @@ STRUCTURES = (
     AdamTask,
     StretchTask,
     SlabTask,
+    MatchingTask,
+    LocalGroupsTask,
 )  # in the order of `kernel_sizes`, which `loading` compares
 
 

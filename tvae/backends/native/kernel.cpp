@@ -1,5 +1,5 @@
-// The visit of a minibatch, its E-step and gradient by themselves, Adam and products with packed states, in plain C++
-// behind a C interface.
+// The visit of a minibatch, its E-step and gradient by themselves, Adam, products with packed states, and local groups of
+// similar patches, in plain C++ behind a C interface.
 //
 // Every layer is a sum of rows: in the first layer the rows whose latents are on, in the others the rows whose hidden
 // unit is not zero, times its value. A set of 64 inputs is a word, and the loop runs over the word's ones, so the cost
@@ -9,6 +9,7 @@
 #include "adam.hpp"
 #include "e_step.hpp"
 #include "gradient.hpp"
+#include "local_groups.hpp"
 #include "products.hpp"
 #include "slab.hpp"
 #include "tasks.hpp"
@@ -22,7 +23,7 @@ const char *kernel_version() { return KERNEL_VERSION; }
 void kernel_sizes(int64_t *sizes) {
   for (const size_t size :
        {sizeof(Network), sizeof(EStepTask), sizeof(GradientTask), sizeof(VisitTask), sizeof(AdamTask),
-        sizeof(StretchTask), sizeof(SlabTask)})
+        sizeof(StretchTask), sizeof(SlabTask), sizeof(MatchingTask), sizeof(LocalGroupsTask)})
     *sizes++ = size;
 }
 
@@ -38,6 +39,8 @@ void slab_float(const SlabTask *task) { run_slab<float>(*task); }
 void slab_double(const SlabTask *task) { run_slab<double>(*task); }
 void adam_float(const AdamTask *task) { run_adam<float>(*task); }
 void adam_double(const AdamTask *task) { run_adam<double>(*task); }
+void matching_float(const MatchingTask *task) { run_matching(*task); }
+void local_groups_float(const LocalGroupsTask *task) { run_local_groups(*task); }
 
 #define PRODUCTS(T)                                                                                                    \
   void multiply_##T(const uint8_t *packed, const T *weight, const T *bias, T *out, int64_t n_rows, int64_t n_latents,  \

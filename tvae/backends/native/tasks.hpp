@@ -85,4 +85,25 @@ struct StretchTask {
   AdamTask adam;    // a step for each minibatch
 };
 
+struct MatchingTask {
+  int64_t height, width, n_channels, patch_size, radius, n_similar, n_threads;
+  int64_t n_rows, n_columns, n_planes;
+  int64_t tile;                   // rows and columns of reference patches that are worked on together
+  const int64_t *rows, *columns;  // (n_rows,), (n_columns,): where reference patches begin
+  const float *pixels;            // (H, W, C)
+  const double *mix;              // (n_planes, C): what is compared, as sums of channels
+  int64_t *groups;                // result: (n_rows, n_columns, n_similar), see local_groups.hpp
+};
+
+struct LocalGroupsTask {
+  MatchingTask matching;                // its pixels are the pilot; its groups are not used
+  int64_t first_tile_row, n_tile_rows;  // of references: those that are worked on now
+  int64_t n_apart;                      // tiles so far apart never reach the same pixel
+  int64_t first_out_row, n_out_rows;    // of the picture: those that are wanted
+  double weight_floor;                  // added to a gain before its inverse is taken as a weight
+  const float *noisy;                   // (H, W, C)
+  const double *mix, *sigma2;           // (C, C): what is estimated, as sums of channels; (C,): variance of its noise
+  double *sums;                         // (C, 3, n_out_rows, W): added to, see local_groups.hpp
+};
+
 }  // namespace

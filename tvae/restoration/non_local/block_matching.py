@@ -1,7 +1,8 @@
 """Groups of similar patches in the neighbourhood of each reference patch, found on a restored picture.
 
 The picture is shifted by every offset of the neighbourhood; the squared difference to the unshifted one, summed over a
-patch by two cumulative sums, is the distance of all patches to those at this offset.
+patch by two cumulative sums, is the distance of all patches to those at this offset. If there is a kernel, it does the
+same in single precision (`backends.native.local_groups`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tvae.backends.native import local_groups as native
 from tvae.data.patches import positions
 from tvae.restoration.tiling import chunks, overlapping
 
@@ -31,13 +33,19 @@ def similar_patches(
     wanted = range(len(places))
     if rows is not None:
         wanted = overlapping(places, patch_size, range(rows.start - radius, rows.stop + radius))
+    n_similar = min(n_similar, (2 * radius + 1) ** 2)
+    columns = positions(pixels.shape[1], patch_size, step)
+    is_native = native.is_usable(pixels)
     for part in chunks(wanted, ROWS, len(places)):
-        yield _of_rows(pixels, patch_size, step, radius, n_similar, places[part])
+        if is_native:
+            references = native.References(places[part], columns, step, patch_size, radius, n_similar)
+            yield native.similar_patches(pixels, references)
+        else:
+            yield _of_rows(pixels, patch_size, radius, n_similar, places[part], columns)
 
 
-def _of_rows(pixels: Tensor, patch_size: int, step: int, radius: int, n_similar: int, rows: Tensor) -> Tensor:
+def _of_rows(pixels: Tensor, patch_size: int, radius: int, n_similar: int, rows: Tensor, columns: Tensor) -> Tensor:
     height, width, _ = pixels.shape
-    columns = positions(width, patch_size, step)
     last_row, last_column = height - patch_size, width - patch_size
     top, bottom = int(rows[0]), int(rows[-1]) + patch_size
     here = pixels[top:bottom]
@@ -56,7 +64,6 @@ def _of_rows(pixels: Tensor, patch_size: int, step: int, radius: int, n_similar:
         is_outside = _is_outside(rows + dy, last_row)[:, None] | _is_outside(columns + dx, last_column)
         distance[i] = sums.masked_fill(is_outside, FAR).flatten()
     distance[offsets.index((0, 0))] = -1  # before any equal one
-    n_similar = min(n_similar, len(offsets))
     nearest, chosen = distance.topk(n_similar, dim=0, largest=False)  # (n_similar, G)
     chosen = chosen.masked_fill(nearest >= FAR, offsets.index((0, 0))).T  # small pictures: the reference, repeated
     shift = torch.tensor([dy * (last_column + 1) + dx for dy, dx in offsets])

@@ -24,21 +24,27 @@ WEIGHT_FLOOR = 1e-2  # added to the gain of a patch before its inverse is taken 
 
 
 def refine(
-    noisy: Tensor, first: Tensor, parts: Iterable[Tensor], patch_size: int, sigma2: float, rows: range | None = None
+    noisy: Tensor, first: Tensor, parts: Iterable[Tensor], patch_size: int, sigma2: Tensor, rows: range | None = None
 ) -> Tensor:
-    """(2, rows, W, C): mean and variance of every pixel in `rows`, all by default.
+    """(2, rows, W, C): mean and variance of every pixel in `rows`, all by default; each channel has its own gain.
 
-    `noisy`, `first` (H, W, C): the picture and its first estimate; `parts`, (G, n) each: numbers of similar patches.
+    `noisy`, `first` (H, W, C): the picture and its first estimate; `parts`, (G, n) each: numbers of similar patches;
+    `sigma2` (C,): variance of the noise.
     """
     height, width, n_channels = noisy.shape
-    sums = Accumulator((height, width, n_channels), patch_size, 1, torch.ones(patch_size**2), rows)
+    weights = torch.ones(patch_size**2)
+    sums = [Accumulator((height, width, 1), patch_size, 1, weights, rows) for _ in range(n_channels)]
+    channels = list(zip(noisy.split(1, -1), first.split(1, -1), sigma2.tolist(), sums, strict=True))
     for groups in parts:
-        n_at_once = max(1, CHUNK_VALUES // (groups.shape[1] * patch_size**2 * n_channels))
+        n_at_once = max(1, CHUNK_VALUES // (groups.shape[1] * patch_size**2))
         for group in groups.split(n_at_once):
-            mean, gain = _posterior(take(noisy, patch_size, group), take(first, patch_size, group), sigma2)
-            variance = (sigma2 * gain)[..., None].expand_as(mean)
-            sums.add(group.flatten(), mean.flatten(0, 1), variance.flatten(0, 1), 1 / (gain.flatten() + WEIGHT_FLOOR))
-    return sums.result()
+            for y, pilot, s, total in channels:
+                mean, gain = _posterior(take(y, patch_size, group), take(pilot, patch_size, group), s)
+                variance = (s * gain)[..., None].expand_as(mean)
+                total.add(
+                    group.flatten(), mean.flatten(0, 1), variance.flatten(0, 1), 1 / (gain.flatten() + WEIGHT_FLOOR)
+                )
+    return torch.cat([each.result() for each in sums], -1)
 
 
 def _posterior(y: Tensor, pilot: Tensor, sigma2: float) -> tuple[Tensor, Tensor]:

@@ -9,8 +9,9 @@ averaged. Where pixels are missing, `filling` does it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -22,11 +23,10 @@ from tvae.inference.streams import generator
 from tvae.model.units import Units
 from tvae.noise.level import CLIPPED, estimate_noise
 from tvae.restoration.aggregation import Accumulator
-from tvae.restoration.non_local.block_matching import similar_patches
 from tvae.restoration.non_local.effort import REFINEMENTS, Refinement
 from tvae.restoration.non_local.filling import SIGMA_OF_KNOWN, fill_pixels
+from tvae.restoration.non_local.local_groups import refine_locally
 from tvae.restoration.non_local.mixture import CHUNK, N_PER_GROUP, Mixture, cluster, fit_mixture, sums_of_groups
-from tvae.restoration.non_local.nl_ridge import refine
 from tvae.restoration.posterior_mean import Restored, kept
 from tvae.restoration.tiling import Band, Bands, chunks, overlapping
 
@@ -185,7 +185,7 @@ def by_mixture(y: Tensor, mixture: Mixture, patch_size: int, rows: range, stride
 def by_local_groups(
     y: Tensor,
     pilot: Tensor,
-    sigma2: float,
+    sigma2: float | Tensor,
     patch_size: int,
     plan: Refinement,
     rows: range,
@@ -198,14 +198,7 @@ def by_local_groups(
     growth = LARGER_GROUPS if patch_size > SIZE_FOR_LITTLE_NOISE else 1.0
     total = torch.zeros(2, len(rows), *y.shape[1:], dtype=torch.float64)
     for i, (side, n_similar) in enumerate(plan.local):
-        size = min(side, *y.shape[:2])
-        groups = similar_patches(pilot, size, plan.step, plan.radius, round(growth * n_similar), rows)
-        total += refine(y, pilot, _telling(groups, tell, i / len(plan.local)), size, sigma2, rows)
+        size, n = min(side, *y.shape[:2]), round(growth * n_similar)
+        before = partial(tell, i / len(plan.local))
+        total += refine_locally(y, pilot, size, plan.step, plan.radius, n, sigma2, rows, before)
     return total / len(plan.local)
-
-
-def _telling(parts: Iterable[Tensor], tell: Callable[[float], None], share: float) -> Iterator[Tensor]:
-    """The same parts; before each of them the share of the work that is done is told, which may stop it."""
-    for part in parts:
-        tell(share)
-        yield part
