@@ -80,7 +80,10 @@ def restore(fit: Fit, picture: Picture, plan: Plan, bands: Bands = Bands()) -> R
         return torch.stack([fit.units.to_data(mean), variance.sqrt() * fit.units.std])
 
     bands.fill("states", found, picture.n_pages, of_band, is_joint=True)
-    return kept(Restored(*found.numpy()), picture) if plan.keep_observed else Restored(*found.numpy())
+    likelihood = fit.model.likelihood  # a slab model tells the noise from the picture, binary states do not
+    pixels, uncertainty = found.numpy()
+    restored = Restored(pixels, uncertainty, likelihood.sigma(fit.units) if isinstance(likelihood, Slab) else None)
+    return kept(restored, picture) if plan.keep_observed else restored
 
 
 def kept(restored: Restored, picture: Picture) -> Restored:

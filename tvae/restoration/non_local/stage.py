@@ -75,6 +75,12 @@ def refine_restored(
     noisy, *pilot = (units.to_model(torch.from_numpy(each)).float() for each in (values, first.pixels))
     plan, rng = REFINEMENTS[effort], generator(seed, "groups")
     told = picture.sigma
+    if is_whole and first.noise_level is not None:
+        sigma = max((first.noise_level if told is None else told) / units.std, SIGMA_MIN)
+        deviation = torch.from_numpy(first.uncertainty).float() / units.std
+        del first, values, known
+        found = refine_pilot(noisy, pilot.pop(), deviation, sigma, plan, picture.n_pages, bands)
+        return in_units(found, units, sigma)
     level = estimate_noise(values, None if is_whole else picture.missing) if told is None else told
     sigma = max(level / units.std, SIGMA_MIN)
     del first, values
@@ -86,13 +92,39 @@ def refine_restored(
     else:
         sigma = SIGMA_OF_KNOWN if keep_observed else max(sigma, SIGMA_OF_KNOWN)
         found = fill_pixels(noisy, torch.tensor(known), pilot.pop(), sigma, plan, rng, picture.n_pages, bands)
+    restored = in_units(found, units, sigma)
+    if keep_observed and picture.missing is not None:
+        return kept(replace(restored, noise_level=None), picture)
+    return restored
+
+
+def in_units(found: Tensor, units: Units, sigma: float) -> Restored:
+    """(2, H, W, C), mean and deviation as the model sees them, in the data's own units."""
     pixels, uncertainty = found.numpy()
     pixels *= units.std
     pixels += units.mean
     uncertainty *= units.std
-    if keep_observed and picture.missing is not None:
-        return kept(Restored(pixels, uncertainty), picture)
     return Restored(pixels, uncertainty, units.std * sigma)
+
+
+def refine_pilot(
+    y: Tensor, pilot: Tensor, deviation: Tensor, sigma: float, plan: Refinement, n_pages: int, bands: Bands
+) -> Tensor:
+    """(2, H, W, C): mean and deviation of every pixel, from local groups of a pilot that knows its own deviation."""
+    sigma2, patch_size = sigma**2, patch_size_for(sigma, 1.0)
+
+    def of_band(band: Band) -> Tensor:
+        return by_local_groups(y[band.page], pilot[band.page], sigma2, patch_size, plan, band.rows, bands.within)
+
+    found = torch.zeros(2, *y.shape, dtype=torch.float64)
+    bands.fill("local", found, n_pages, of_band)
+    found[1].clamp_(min=LEAST**2 * sigma2).mul_(deviation.square()).pow_(0.25).mul_(CALIBRATION)
+    if plan.is_repeated:
+        pilot = (found[0].float() + pilot) / 2
+        again = torch.zeros_like(found)
+        bands.fill("again", again, n_pages, of_band)
+        found[0] = (found[0] + again[0]) / 2
+    return found
 
 
 def refine_pixels(
