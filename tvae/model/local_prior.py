@@ -31,6 +31,7 @@ class Local(Bernoulli):
     """pi(c) (cells, H) beside the global pi (H,)."""
 
     name = "local"
+    per_point = ("local",)
     local: Tensor
     cells: Tensor | None  # (N,) int64: the cell of each data point, where the data are at hand
 

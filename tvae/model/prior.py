@@ -24,6 +24,7 @@ class Prior(nn.Module, ABC):
     """The contract. What `__init__` takes is the `state_dict`."""
 
     name: ClassVar[str]
+    per_point: ClassVar[tuple[str, ...]] = ()  # parameters (..., H) that belong to these data alone; of others: `pi`
 
     @classmethod
     @abstractmethod

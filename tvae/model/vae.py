@@ -114,12 +114,19 @@ class Model(nn.Module):
         return self.prior.problem(state["prior"]) or self.likelihood.problem(state["likelihood"])
 
     @torch.no_grad()
-    def load(self, parameters: dict[str, Tensor]) -> None:
-        """Take over what `parameters_by_name` gave, of a model with the same `spec`."""
+    def load(self, parameters: dict[str, Tensor], of_other_data: bool = False) -> None:
+        """Take over what `parameters_by_name` gave, of a model with the same `spec`.
+
+        `of_other_data`: what a prior knows of single data points does not hold here.
+        """
         mine = self.parameters_by_name()
         if mine.keys() != parameters.keys():
             raise ValueError(f"parameters {sorted(parameters)}, not {sorted(mine)}")
+        per_point = {_saved_name(name) for name in self.prior.per_point} if of_other_data else set()
         for name, value in mine.items():
+            if name in per_point:
+                value.copy_(parameters["pi"])
+                continue
             if value.shape != parameters[name].shape:
                 raise ValueError(f"{name}: shape {tuple(parameters[name].shape)}, not {tuple(value.shape)}")
             value.copy_(parameters[name])

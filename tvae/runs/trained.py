@@ -81,7 +81,8 @@ class Trained:
             config, dataset = prepare(replace(self.config, dataset=open_again), picture)
             check_ranks(config, dataset, dataset.fingerprint(), ranks)
             fit = make_fit(config, dataset, None, ranks, self.units)
-            fit.model.load({name: value.to(fit.device) for name, value in self.model.parameters_by_name().items()})
+            parameters = {name: value.to(fit.device) for name, value in self.model.parameters_by_name().items()}
+            fit.model.load(parameters, of_other_data=True)
             for i in range(N_ROUNDS):
                 fit.search(fit.points, derive(config.seed, "other picture", i))
             with restoring(fit, stages(config, fit, picture), is_told) as watch:

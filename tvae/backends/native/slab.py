@@ -60,8 +60,7 @@ class _Job:
         gram = (rows @ rows.T).view(shape).transpose(1, 2).contiguous()
         logits, cell = self._prior(index)
         candidates, n_candidates = None, min(ea.n_candidates or n_latents, n_latents)
-        tells_apart = bool((logits[0] != logits[0, 0]).any())  # before the first M-step all latents are alike
-        if n_candidates < n_latents and tells_apart:
+        if n_candidates < n_latents and bool((logits != logits[0]).any()):  # a prior that knows the neighbourhood
             candidates = logits.topk(n_candidates, dim=1).indices.int()
         step_dtype = torch.float64
         self.packed = torch.empty_like(packed, memory_format=torch.contiguous_format)

@@ -62,7 +62,7 @@ class SlabSize:
 SLAB_SIZES = (SlabSize(8, 6, 200, 16), SlabSize(8, 6, 200, 12), SlabSize(10, 6, 150, 8))  # below 20, 35, above
 SLAB_EPOCHS = {"train": 30, "fast": 6, "default": 12, "best": 24}
 SLAB_CANDIDATES = 40
-SLAB_BATCH = 8192  # the M-step is exact, once an epoch: minibatches only divide the work
+SLAB_BATCH = 32_768  # the M-step is exact, once an epoch: minibatches only divide the work
 N_PER_LATENT = 100  # patches that a latent needs, on average
 
 
@@ -108,7 +108,7 @@ class ImageConfig(DatasetConfig):
         return with_noise_model(opened, config.noise_model, config.sigma_map, config.outliers == "fill")
 
     def complete(self, config: DataConfigT, opened: Picture) -> DataConfigT:
-        if is_slab(config.model):
+        if is_slab(config.model) and (opened.known is None or config.model.likelihood == "slab"):
             return self._complete_slab(config, opened)
         sides, seen = (opened.page_height, opened.noisy.shape[1]), opened.seen
         noise = diagonal_details(seen.noisy, seen.missing) * 255 / seen.grey_range
@@ -139,7 +139,7 @@ class ImageConfig(DatasetConfig):
         n_places = math.prod(max(1, side - patch_size + 1) for side in sides) * opened.n_pages
         train_stride = self.train_stride or math.ceil(math.sqrt(n_places / PATCHES_MAX))
         n_latents = model.n_latents or max(2, min(size.n_latents, round(n_places / train_stride**2 / N_PER_LATENT)))
-        rank = min(size.rank, patch_size**2 * opened.noisy.shape[2] - 1)
+        rank = max(1, min(size.rank, patch_size**2 * opened.noisy.shape[2] - 1))
         epochs = SLAB_EPOCHS["train" if config.restoration.method == "posterior_mean" else config.effort]
         return replace(
             config,
