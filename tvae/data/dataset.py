@@ -120,8 +120,8 @@ class DataConfig(FitConfig):
     )
     corruption: str = option(
         "none",
-        "of the image, beside noise and missing: photon counts, correlated noise, salt and pepper, JPEG",
-        choices=("none", "poisson", "correlated", "saltpepper", "jpeg"),
+        "of the image, for a benchmark: white noise, photon counts, correlated noise, salt and pepper, JPEG",
+        choices=("none", "gaussian", "poisson", "correlated", "saltpepper", "jpeg"),
     )
     peak: Optional[float] = option(None, "poisson: photons where the image is white", gt=0, lt=math.inf)
     correlation: float = option(1.0, "correlated: pixels that the noise is blurred by", gt=0, le=16)
@@ -135,6 +135,10 @@ class DataConfig(FitConfig):
     outliers: str = option(
         "keep", "isolated pixels that look like salt and pepper or hot ones: stay, or are filled in",
         choices=("keep", "fill"),
+    )  # fmt: skip
+    sigma: Optional[float] = option(
+        None, "standard deviation of the noise that the image has, in the image's own units (8 bit: of 0..255), where "
+        "it is known; null: found out", gt=0, lt=math.inf,
     )  # fmt: skip
     sigma_map: Optional[str] = option(None, "file of the image's size: the noise's standard deviation at every pixel")
     effort: str = option("default", "how long an image may take, by choice of the open options", choices=EFFORTS)
@@ -164,6 +168,7 @@ ONLY_FOR_SOME = {
             *(
                 "noise_model",
                 "outliers",
+                "sigma",
                 "sigma_map",
                 "image",
                 "axes",
