@@ -34,10 +34,11 @@ from hypothesis import strategies as st
 from scripts.fuzz_attempts import Attempt
 from scripts.fuzz_calls import CALLS
 from scripts.fuzz_commands import COMMANDS
+from scripts.fuzz_files import FILES
 from scripts.fuzz_runs import RUNS
 from scripts.fuzz_world import World, make_world
 
-ATTEMPTS: dict[str, st.SearchStrategy[Attempt]] = {**COMMANDS, **RUNS, **CALLS}
+ATTEMPTS: dict[str, st.SearchStrategy[Attempt]] = {**COMMANDS, **RUNS, **CALLS, **FILES}
 HANGS_AFTER = 60.0  # seconds
 MEMORY = 12 << 30  # bytes of addresses, so that what wants more is told so instead of taking the machine down
 ROUND = 100  # attempts that are drawn from one seed
