@@ -120,13 +120,13 @@ NOISE ?= 15,25,50
 MISSING ?= 0.5,0.8
 PICTURES := outputs/pictures
 RESTORE = (cd $(PICTURES)/clean && $(abspath $(BIN))/python -m tvae.$(1) -m hydra/launcher=joblib \
-	hydra.launcher.n_jobs=$(JOBS) image=$$images $(2)=$(3) corruption_seed=$(SEEDS) seed='$${corruption_seed}' \
+	hydra.launcher.n_jobs=$(JOBS) image=$$images $(2)=$(3) $(4) corruption_seed=$(SEEDS) seed='$${corruption_seed}' \
 	effort=$(EFFORT) hydra.sweep.dir=../runs \
 	hydra.sweep.subdir='"$${effort}/$${image},$(2)=$${$(2)},seed=$${seed}"' $(OPTIONS)) $(OR)
 
 pictures: $(VENV)/.installed-joblib $(VENV)/.installed-peers  ## 16 pictures beside BM3D; HALF=A, B or AB, EFFORT=best, NOISE=, MISSING= for none
 	$(BEGIN) images=$$($(BIN)/python -m scripts.pictures.development_set $(HALF) $(PICTURES)/clean) || exit 2; \
-	$(if $(NOISE),$(call RESTORE,denoise,noise,$(NOISE))) \
+	$(if $(NOISE),$(call RESTORE,denoise,noise,$(NOISE),corruption=gaussian)) \
 	$(if $(MISSING),$(call RESTORE,inpaint,missing,$(MISSING))) \
 	$(BIN)/python -m scripts.pictures.table $(OR) exit $$status
 

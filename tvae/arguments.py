@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+import torch
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.types import Quote, QuotedString
 from hydra.errors import HydraException
 from numpy.typing import NDArray
 from omegaconf.errors import OmegaConfBaseException
+from PIL import Image as Pillow
+from torch import Tensor
 
 from tvae.config.checks import resolve
 from tvae.config.every_option import did_you_mean, every_option, options_told
@@ -30,14 +34,18 @@ from tvae.restoration.posterior_mean import Restored
 
 # Options of the commands that say which picture, are about files and run directories, or are arguments of the call
 MEANINGLESS = ("dataset", "dataset.name", *options_told("for_arrays", False))
+PIL_MODES = ("L", "RGB", "I;16", "I", "F")  # whose values are brightness or colours
+ImageT = TypeVar("ImageT")  # a NumPy array, a torch tensor or a PIL image
 FOR_ARRAYS = ["dataset=file", "image=image"]
 
 
 def opened(
-    array: NDArray[Any], mask: NDArray[Any] | None, channel_axis: int | None, axes: str | None
+    given: Any, mask: Any, channel_axis: int | None, axes: str | None
 ) -> tuple[Picture, Callable[[Restored, bool], Any]]:
-    """An array as a picture, and how what was restored becomes an array of the same kind (and its uncertainty)."""
-    array, masked = _unmasked(_as_array(array, "image"))
+    """An array, tensor or PIL image as a picture, and how a result becomes one of its kind (and the uncertainty)."""
+    array, masked = _unmasked(_as_array(given, "image"))
+    if isinstance(given, Pillow.Image) and array.ndim == 3 and channel_axis is axes is None:
+        channel_axis = 2
     layout = _layout(array, channel_axis, axes)
     image = to_image(array, layout)
     if masked is not None:
@@ -47,7 +55,7 @@ def opened(
     picture = _picture(image, None if mask is None else _read_mask(mask))
 
     def back(found: Restored, with_uncertainty: bool) -> Any:
-        restored = to_output(found.pixels, image)
+        restored = _in_kind(to_output(found.pixels, image), given)
         return (restored, layout.from_tall(found.uncertainty)) if with_uncertainty else restored
 
     return picture, back
@@ -57,7 +65,27 @@ def _as_array(given: Any, name: str) -> NDArray[Any]:
     if given is None or isinstance(given, (str, bytes, os.PathLike)):
         hint = "; the commands read files, and imageio.v3.imread does" if given is not None else ""
         raise TypeError(f"{name}: an array is wanted, not {given!r:.80}{hint}")
+    if isinstance(given, Pillow.Image) and given.mode not in PIL_MODES:
+        raise TypeError(f"{name}: a PIL image of mode {given.mode}; convert it to one of {', '.join(PIL_MODES)}")
+    if isinstance(given, Tensor):
+        return given.detach().cpu().numpy()
     return given if np.ma.isMaskedArray(given) else np.asarray(given)
+
+
+def _in_kind(array: NDArray[Any], given: Any) -> Any:
+    """A tensor or PIL image where one was given."""
+    if isinstance(given, Tensor):
+        return torch.from_numpy(np.ascontiguousarray(array)).to(given.device)
+    return Pillow.fromarray(array) if isinstance(given, Pillow.Image) else array
+
+
+def restored_constant(picture: Picture) -> Restored | None:
+    """Of a picture with one known value, that value everywhere; None: there is something to learn."""
+    known = picture.noisy if picture.known is None else picture.noisy[picture.known]
+    if known.size == 0 or known.min() != known.max():
+        return None
+    shape = picture.noisy.shape
+    return Restored(np.full(shape, known.flat[0]), np.zeros(shape))
 
 
 def _read_mask(mask: Any) -> NDArray[Any]:
@@ -117,15 +145,23 @@ def _typed(name: str, value: Any) -> str:
     return QuotedString(escaped(str(value)), Quote.single).with_quotes()
 
 
+_composing = threading.RLock()  # Hydra has one state for all threads
+if hasattr(os, "register_at_fork"):  # not on Windows; a forked process is not without it while another thread composes
+    os.register_at_fork(
+        before=_composing.acquire, after_in_parent=_composing.release, after_in_child=_composing.release
+    )
+
+
 @contextmanager
 def _apart() -> Iterator[None]:
     """Within, Hydra is as if nobody else used it; the call may be made inside a program that `hydra.main` runs."""
-    held = GlobalHydra.instance().hydra
-    GlobalHydra.instance().hydra = None
-    try:
-        yield
-    finally:
-        GlobalHydra.instance().hydra = held
+    with _composing:
+        held = GlobalHydra.instance().hydra
+        GlobalHydra.instance().hydra = None
+        try:
+            yield
+        finally:
+            GlobalHydra.instance().hydra = held
 
 
 def compose_options(overrides: Sequence[str], options: dict[str, Any]) -> Config:
@@ -134,12 +170,12 @@ def compose_options(overrides: Sequence[str], options: dict[str, Any]) -> Config
     if not isinstance(given, (list, tuple)) or not all(isinstance(word, str) for word in given):
         raise TypeError(f"overrides: a list of words is wanted, as in ['epochs=10'], not {overrides!r:.80}")
     words = [*as_overrides(options), *given]
-    register()
     names = {word: word.lstrip("+~").partition("=")[0] for word in words}
     refused = [word for word, name in names.items() if name.startswith(("hydra.", "hydra/")) or name in MEANINGLESS]
     if refused:
         raise UserError(*(f"{word}: has no meaning for an array" for word in refused))
     with _apart(), initialize_config_dir(conf_dir(), version_base="1.3"):
+        register()
         try:
             config = resolve(compose("config", [*FOR_ARRAYS, *words]))
         except (HydraException, OmegaConfBaseException) as error:

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tvae.arguments import compose_options, opened, seed_of
+from tvae.arguments import ImageT, compose_options, opened, restored_constant, seed_of
 from tvae.data.picture import check_content
 from tvae.runs.trained import Trained
 
@@ -26,18 +26,64 @@ class Model:
     def __init__(self, trained: Trained):
         self._trained = trained
 
+    def __repr__(self) -> str:
+        elbo = "" if self.elbo is None else f", ELBO {self.elbo:.4f}"
+        return f"<tvae.Model: {self._trained.about()}{elbo}, sigma {self.sigma:.4g}>"
+
+    @property
+    def elbo(self) -> float | None:
+        """Of the data trained on, in nats per patch; None: of a file that does not say."""
+        return self._trained.report.get("elbo")
+
+    @property
+    def sigma(self) -> float:
+        """The noise's standard deviation as learned, in the image's units."""
+        return self._trained.model.likelihood.sigma(self._trained.units)
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """A row for each epoch, as history.csv has them."""
+        return list(self._trained.report.get("history", ()))
+
+    @property
+    def noise_model(self) -> dict[str, Any] | None:
+        """The diagnosis of the noise of the image trained on, as metrics.json has it; None: there is none."""
+        return self._trained.report.get("noise_model")
+
+    @overload
     def restore(
         self,
-        image: NDArray[Any],
+        image: ImageT,
+        *,
+        channel_axis: int | None = None,
+        axes: str | None = None,
+        return_uncertainty: Literal[False] = False,
+    ) -> ImageT: ...
+
+    @overload
+    def restore(
+        self,
+        image: ImageT,
+        *,
+        channel_axis: int | None = None,
+        axes: str | None = None,
+        return_uncertainty: Literal[True],
+    ) -> tuple[ImageT, NDArray[np.float64]]: ...
+
+    def restore(
+        self,
+        image: ImageT,
         *,
         channel_axis: int | None = None,
         axes: str | None = None,
         return_uncertainty: bool = False,
-    ) -> Any:
+    ) -> ImageT | tuple[ImageT, NDArray[np.float64]]:
         """An image of the kind that was trained on, of any size, denoised; the rest is as in `tvae.denoise`."""
         picture, back = opened(image, None, channel_axis, axes)
-        check_content(picture.noisy, picture.missing, "the image")
-        return back(self._trained.restore(picture), return_uncertainty)
+        constant = restored_constant(picture)
+        if constant is None:
+            check_content(picture.noisy, picture.missing, "the image")
+        return back(constant or self._trained.restore(picture), return_uncertainty)
 
     def save(self, path: str | Path) -> None:
         """Write it to a file, which holds numbers and options only: to load it cannot run code."""
@@ -45,7 +91,7 @@ class Model:
 
 
 def fit(
-    image: NDArray[Any],
+    image: Any,
     *,
     channel_axis: int | None = None,
     axes: str | None = None,

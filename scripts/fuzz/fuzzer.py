@@ -31,9 +31,12 @@ import torch
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from scripts.fuzz.attempts import ATTEMPTS, Attempt
+from scripts.fuzz import attempts
+from scripts.fuzz.attempts import Attempt
+from scripts.fuzz.files import FILES
 from scripts.fuzz.world import World, make_world
 
+ATTEMPTS: dict[str, st.SearchStrategy[Attempt]] = {**attempts.ATTEMPTS, **FILES}
 HANGS_AFTER = 60.0  # seconds
 MEMORY = 12 << 30  # bytes of addresses, so that what wants more is told so instead of taking the machine down
 ROUND = 100  # attempts that are drawn from one seed

@@ -1,8 +1,14 @@
 """The text of `--help`, and suggestions for misspelt names."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
+from tests.tiny import TINY, tiny_picture
 from tvae.config.every_option import did_you_mean, every_option, help_text
+from tvae.io.image_file import read_image, write_image
 
 
 @pytest.mark.parametrize(
@@ -49,12 +55,40 @@ def test_every_option_has_a_meaning():
 
 
 def test_help_of_a_command(command):
-    code, out = command("denoise", "--help", "dataset=bars")
+    code, out = command("denoise", "--help-all", "dataset=bars")
     assert code == 0
     assert "Usage: python -m tvae.denoise [IMAGE [OUTPUT]] [OPTION=VALUE ...]" in out
     code, out = command("search", "--help")
     assert code == 0
     assert "n_trials=20" in out
-    code, out = command("denoise", "--help", "patch_size=8")
+    code, out = command("denoise", "--help-all", "patch_size=8")
     assert code == 2
     assert "did you mean dataset.patch_size?" in out
+
+
+@pytest.mark.parametrize(("task", "own"), [("denoise", "sigma=LEVEL"), ("inpaint", "mask=FILE")])
+def test_help_of_those_who_restore_begins_with_what_they_need(command, task, own):
+    code, out = command(task, "--help")
+    assert code == 0
+    shown = [line.split()[0] for line in out.splitlines() if line.startswith("  ")]
+    assert shown == ["image=FILE", "output=FILE", own, "effort=default", "clean=FILE", "overwrite=true"]
+    assert {word.partition("=")[0] for word in shown} <= {*every_option()}
+    assert max(map(len, out.splitlines())) <= 100
+    assert "--help-all" in out
+    assert len(command(task, "--help-all")[1].splitlines()) > 60
+
+
+def test_help_that_nobody_reads_to_its_end():
+    words = f"{sys.executable} -m tvae.denoise --help-all | head -n 1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", words], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.usefixtures("_no_figures")
+def test_the_output_by_its_letter(command):
+    write_image(Path("a.png"), tiny_picture())
+    code, out = command("denoise", "a.png", "-o", "b.png", *TINY, "hydra.run.dir=run")
+    assert code == 0, out
+    assert read_image("b.png").pixels.shape == (24, 24, 1)
+    code, out = command("denoise", "a.png", "-o")
+    assert (code, out) == (2, "error: -o: no file was given\n")

@@ -3,22 +3,25 @@
 import logging
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from tests.conftest import load, small_config
+from tests.tiny import TINY, tiny_picture
 from tvae.config.recipe import prepare
 from tvae.data.picture import Picture
 from tvae.data.sets.image import ImageConfig
-from tvae.io.image_file import from_array
+from tvae.io.image_file import from_array, write_image
 from tvae.model.vae import ModelConfig
 from tvae.restoration import cost
 from tvae.restoration.cost import stages
 from tvae.restoration.non_local import stage
+from tvae.restoration.posterior_mean import Restored
 from tvae.restoration.tiling import Bands
-from tvae.runs.forecast import opening, tell_untold_noise
+from tvae.runs.forecast import closing, opening, tell_untold_noise
 from tvae.runs.restoring import restore_picture
 from tvae.runs.setup import make_fit
 
@@ -46,6 +49,36 @@ def test_it_says_what_will_be_done(picture):
     )
     line = line_of(picture)
     assert re.search(pattern, line), line
+
+
+@pytest.mark.parametrize(
+    ("dtype", "factor", "unit"),
+    [("uint8", 1, " of 255"), ("uint16", 257, " counts"), ("float32", 1 / 255, " of 1"), ("float64", 10, "")],
+)
+def test_what_became_of_a_picture(dtype, factor, unit):
+    """In its own units; the difference to the result is what was removed."""
+    clean = np.random.default_rng(0).integers(50, 200, (24, 20)).astype(float)
+    noisy = clean + np.where(np.indices((24, 20)).sum(0) % 2, 4.0, -4.0)
+    image = from_array((noisy * factor).astype(dtype))
+    picture = Picture(image, noisy[..., None] * factor, None, None, image.peak)
+    restored = Restored(clean[..., None] * factor, np.ones((24, 20, 1)), noise_level=5.0 * factor)
+    metrics = {"psnr": None, "psnr_input": None, "ssim": None, "seconds_total": 12.3}
+    line = closing(small_config(image="a.png"), picture, restored, metrics, Path("run"))
+    level, removed = (f"{value * factor:.4g}" if dtype == "uint16" else f"{value * factor:.3g}" for value in (5, 4))
+    assert line == f"a.png: 20x24, noise {level}{unit} found, {removed} removed; finished in 12 s: run"
+    known = {"psnr": 33.0, "psnr_input": 20.0, "ssim": 0.9, "seconds_total": 12.3}
+    line = closing(small_config(image="a.png"), picture, restored, known, Path("run"))
+    assert "removed, PSNR 20.00 -> 33.00 dB, SSIM 0.9000; finished" in line
+
+
+@pytest.mark.usefixtures("_no_figures")
+def test_only_training_speaks_of_the_bound(command):
+    write_image(Path("a.png"), tiny_picture())
+    code, out = command("denoise", "a.png", *TINY, "hydra.run.dir=run")
+    assert code == 0
+    assert "a.png: 24x24, noise " in out
+    assert "ELBO" not in out.splitlines()[-2]
+    assert "ELBO" in command("train", "image=a.png", *TINY, "hydra.run.dir=trained")[1]
 
 
 def prepared(picture, effort):

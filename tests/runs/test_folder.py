@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tvae.config.schema import Config
 from tvae.data.picture import add_noise
 from tvae.errors import UserError
 from tvae.io.image_file import read_image, write_image
@@ -14,6 +15,9 @@ from tvae.runs.folder import is_folder, pictures_of
 from tvae.runs.folder_report import Row, write_report
 
 OPTIONS = ["dataset.patch_size=4", "model.n_latents=8", "states.n_states=16", "epochs=1", "effort=fast"]
+
+
+MANY = ["many_a.png", "many_b.png"]
 
 
 def clean_picture(height, width):
@@ -119,12 +123,24 @@ def test_what_is_a_folder(folder):
     assert not is_folder(None)
     Path("many/x[1].png").write_bytes(Path("many/a.png").read_bytes())
     assert not is_folder("many/x[1].png"), "the name of a file"
-    assert [file.name for file in pictures_of("many")] == ["a.png", "b.png", "x[1].png"]
+    assert [file.name for file in pictures_of(Config(image="many"))] == ["a.png", "b.png", "x[1].png"]
     with pytest.raises(UserError, match="no picture there"):
-        pictures_of("many/*.tif")
+        pictures_of(Config(image="many/*.tif"))
     Path("many/checkpoint.pt").touch()
     with pytest.raises(UserError, match="image=many: is the directory of a run; run=many restores from it"):
-        pictures_of("many")
+        pictures_of(Config(image="many"))
+
+
+@pytest.mark.usefixtures("_no_figures")
+@pytest.mark.parametrize("output", [[], ["output=results"]])
+def test_results_of_runs_are_no_pictures_to_restore(folder, command, output):
+    for _ in range(2):
+        code, out = command("denoise", "image=**/*[ab].png", *output, *OPTIONS, "hydra.run.dir=run")
+        assert code == 0, out
+        assert sorted(path.name for path in Path("run/runs").iterdir()) == ["clean_a.png", "clean_b.png", *MANY]
+    assert "pictures were written by runs, and are left out" in out
+    found = pictures_of(Config(image="run/restored/*.png" if not output else "results"))
+    assert [file.name for file in found] == ["clean_a.png", "clean_b.png", *MANY], "what is named is read"
 
 
 def test_foreign_tables_are_not_touched(folder, command):

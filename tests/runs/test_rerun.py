@@ -76,7 +76,7 @@ def test_tensorboard_shows_the_input_and_the_result_and_has_a_column_for_psnr(ca
     assert b"final/psnr" in content, "though this run has none"
     assert "final/psnr" not in events.Tags()["scalars"]
     assert events.Scalars("final/elbo")[0].value == pytest.approx(metrics("run")["elbo"])
-    code, out = call("image=in.png", "noise=20", *TINY, "hydra.run.dir=known")
+    code, out = call("image=in.png", "corruption=gaussian", "noise=20", *TINY, "hydra.run.dir=known")
     assert code == 0, out
     events = EventAccumulator("known/tensorboard").Reload()
     assert events.Scalars("final/psnr")[0].value == pytest.approx(metrics("known")["psnr"])

@@ -46,7 +46,9 @@ def metrics(directory):
 
 def test_denoising_gains_and_the_run_directory_holds_the_pictures(command):
     write_image(Path("clean.png"), CLEAN)
-    code, out = command("denoise", "image=clean.png", "noise=40", *FAST, "restore_every=8", "hydra.run.dir=run")
+    code, out = command(
+        "denoise", "image=clean.png", "corruption=gaussian", "noise=40", *FAST, "restore_every=8", "hydra.run.dir=run"
+    )
     assert code == 0, out
     found = metrics("run")
     assert found["psnr"] > found["psnr_input"] + 6
@@ -93,7 +95,9 @@ def test_inpainting_beats_biharmonic_interpolation_and_keeps_known_pixels(comman
 
 def test_noisy_and_incomplete_pictures_are_estimated_everywhere(command):
     write_image(Path("clean.png"), CLEAN)
-    code, out = command("inpaint", "image=clean.png", "missing=0.3", "noise=30", *FAST, "hydra.run.dir=run")
+    code, out = command(
+        "inpaint", "image=clean.png", "missing=0.3", "corruption=gaussian", "noise=30", *FAST, "hydra.run.dir=run"
+    )
     assert code == 0, out
     missing = drop_pixels(CLEAN.shape, 0.3, seed=0)
     estimate = read_image("run/restored.png").pixels[..., 0]
@@ -118,7 +122,7 @@ def test_a_mask_and_a_clean_picture_from_files(command):
 def test_training_on_fewer_patches_and_restoring_all(command):
     write_image(Path("clean.png"), CLEAN)
     options = [*FAST, "dataset.train_stride=2", "epochs=48", "batch_size=16", "restoration.n_rounds=4"]
-    code, out = command("denoise", "image=clean.png", "noise=40", *options, "hydra.run.dir=run")
+    code, out = command("denoise", "image=clean.png", "corruption=gaussian", "noise=40", *options, "hydra.run.dir=run")
     assert code == 0, out
     assert metrics("run")["psnr"] > metrics("run")["psnr_input"] + 3
 

@@ -30,9 +30,9 @@ def test_a_changed_picture_is_told_as_such_and_not_by_what_the_recipe_makes_of_i
     code, out = command("denoise", *options)
     assert (code, out.count("\n")) == (2, 1)
     assert "/run: the picture has changed since that run (image=a.png); name another hydra.run.dir" in out
-    code, out = command("denoise", *options, "noise=10")
+    code, out = command("denoise", *options, "sigma=10")
     assert code == 2
-    assert "belongs to another configuration (noise=None there, 10.0 here);" in out
+    assert "belongs to another configuration (sigma=None there, 10.0 here);" in out
     code, out = command("denoise", "run=run", "hydra.run.dir=again")
     assert (code, out.count("\n")) == (2, 1)
     assert out == "error: run=run: the picture has changed since that run (image=a.png); train on it anew\n"
@@ -61,6 +61,24 @@ def test_every_file_that_results_follow_from_counts(command, file, changed):
     code, out = command("inpaint", *options)
     assert code == 2
     assert "the picture has changed since that run (image=a.png, mask=mask.png, clean=clean.png)" in out
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [PICTURE.astype(np.uint16), PICTURE.astype(np.float32), PICTURE.reshape(18, 32), PICTURE[..., None]],
+    ids=["uint16", "float32", "reshaped", "channel axis"],
+)
+def test_type_and_shape_of_the_file_count(command, changed):
+    """The values are the same, one after the other."""
+    np.save("a.npy", PICTURE)
+    options = ["image=a.npy", *TINY, "dataset.patch_size=4", "hydra.run.dir=run"]
+    assert command("denoise", *options)[0] == 0
+    before = contents("run")
+    np.save("a.npy", changed)
+    code, out = command("denoise", *options)
+    assert (code, out.count("\n")) == (2, 1), out
+    assert "/run: the picture has changed since that run (image=a.npy)" in out
+    assert contents("run") == before
 
 
 def test_a_changed_map_of_the_noise_counts(command):

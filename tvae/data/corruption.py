@@ -1,5 +1,6 @@
 """How a clean picture is corrupted for benchmarks, beyond white Gaussian noise and missing pixels (`picture`).
 
+`corruption=gaussian noise=SIGMA`: that noise and nothing else, for a file of one's own that is to be a benchmark.
 `corruption=poisson peak=P`: photon counts, P of them on average where the picture is white; `noise` is added on top.
 `corruption=correlated noise=SIGMA`: noise blurred by a Gaussian of `correlation` pixels, of deviation SIGMA in all.
 `corruption=saltpepper outlier_share=SHARE`: that share of the values is black or white, after `noise` was added.
@@ -20,7 +21,13 @@ from tvae.data.picture import add_noise, drop_values
 from tvae.inference.streams import generator
 
 # What each corruption needs, and what goes with it alone.
-NEEDS = {"poisson": "peak", "correlated": "noise", "saltpepper": "outlier_share", "jpeg": "quality"}
+NEEDS = {
+    "gaussian": "noise",
+    "poisson": "peak",
+    "correlated": "noise",
+    "saltpepper": "outlier_share",
+    "jpeg": "quality",
+}
 REACH = 4  # standard deviations that a Gaussian kernel is long, to each side
 
 

@@ -138,8 +138,8 @@ class PictureConfig:
         of_data=True, for_arrays=False,
     )  # fmt: skip
     corruption: str = picture_option(
-        "none", "of the image, beside noise and missing: photon counts, correlated noise, salt and pepper, JPEG",
-        choices=("none", "poisson", "correlated", "saltpepper", "jpeg"), of_data=True, for_arrays=False,
+        "none", "of the image, for a benchmark: white noise, photon counts, correlated noise, salt and pepper, JPEG",
+        choices=("none", "gaussian", "poisson", "correlated", "saltpepper", "jpeg"), of_data=True, for_arrays=False,
     )  # fmt: skip
     peak: Optional[float] = picture_option(
         None, "poisson: photons where the image is white", gt=0, lt=math.inf, of_data=True, for_arrays=False
@@ -163,6 +163,10 @@ class PictureConfig:
     outliers: str = picture_option(
         "keep", "isolated pixels that look like salt and pepper or hot ones: stay, or are filled in",
         choices=("keep", "fill"), of_data=True,
+    )  # fmt: skip
+    sigma: Optional[float] = picture_option(
+        None, "standard deviation of the noise that the image has, in the image's own units (8 bit: of 0..255), where "
+        "it is known; null: found out", gt=0, lt=math.inf, of_data=True,
     )  # fmt: skip
     sigma_map: Optional[str] = picture_option(
         None, "file of the image's size: the noise's standard deviation at every pixel", is_path=True, of_data=True

@@ -51,8 +51,10 @@ class Picture:
         return self.noisy, self.missing, self.image.alpha, clean, self.sigma_map
 
     def fingerprint(self) -> str:
-        """A hash of all that results follow from."""
-        return hash_of(self.parts())
+        """A hash of all that results follow from, the type and the axes of the file among it."""
+        layout = self.image.layout
+        form = (self.image.dtype.str, self.image.is_2d, None if layout is None else (layout.axes, layout.shape))
+        return hash_of([np.frombuffer(repr(form).encode(), np.uint8), *self.parts()])
 
     @property
     def known(self) -> np.ndarray | None:
@@ -75,7 +77,8 @@ class Picture:
         if not self.treatment.steps:
             image = self.image
         missing = None if is_known.all() else ~is_known
-        return Picture(image, pixels, None, missing, image.peak, self.treatment.sigma)
+        sigma = self.sigma if self.treatment.sigma is None else self.treatment.sigma
+        return Picture(image, pixels, None, missing, image.peak, sigma)
 
     @cached_property
     def noise(self) -> float:
@@ -118,11 +121,13 @@ class Picture:
 
 
 def hash_of(parts: Iterable[Any]) -> str:
-    """SHA-256 of arrays, one after the other, without those that are None."""
+    """SHA-256 of arrays, one after the other: their types, shapes and values; None: there is no such part."""
     digest = hashlib.sha256()
     for part in parts:
-        if part is not None:
-            digest.update(np.ascontiguousarray(part).data)
+        array = None if part is None else np.ascontiguousarray(part)
+        digest.update(b"none;" if array is None else f"{array.dtype.str} {array.shape};".encode())
+        if array is not None:
+            digest.update(array.data)
     return digest.hexdigest()
 
 
@@ -198,8 +203,15 @@ def drop_pixels(shape: tuple[int, ...], missing: float, seed: int) -> np.ndarray
     return drop_values(shape[:2], missing, seed)
 
 
+def in_units(level: float, image: Image) -> str:
+    """A noise level as users know it: grey levels of 8 bit, counts of other integers, else a share of white if any."""
+    if image.dtype.kind in "iu":
+        return f"{level:.3g} of 255" if image.dtype == np.uint8 else f"{level:.4g} counts"
+    return f"{level:.3g} of {image.peak:g}" if image.is_bounded else f"{level:.3g}"
+
+
 def size_of(image: Image) -> str:
     """Width x height as users know it, the channels if they are colours, and the pages if there are many."""
     height, width, n_channels = image.pixels.shape
     pages = f"{image.n_pages} pages of " if image.n_pages > 1 else ""
-    return f"{pages}{width}x{height // image.n_pages}" + ("x3" if n_channels == 3 else "")
+    return f"{pages}{width}x{height // image.n_pages}" + (f"x{n_channels}" if n_channels > 1 else "")

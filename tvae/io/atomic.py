@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import re
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import BinaryIO
 
 from tvae.errors import Failure, UserError, refuse
 
+TEMPORARY = ".tvae-*.partial"  # names of files until they are whole; a random number in the place of the star
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -25,10 +28,11 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
     Only a file is replaced: a folder or a device that has this name stays.
     """
     refuse(path.exists() and not path.is_file(), f"{path}: is no file, so it is not written over")
-    temporary = path.with_name(f".{path.name}.partial")
+    temporary: Path | None = None
     try:
-        temporary.unlink(missing_ok=True)
-        with open(temporary, "x+b") as file:  # a new one: never what a link of this name leads to
+        file = new_file(path.parent)
+        temporary = Path(file.name)
+        with file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -41,16 +45,31 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
             ) from None
         raise
     finally:
-        temporary.unlink(missing_ok=True)
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+
+
+def new_file(folder: Path) -> BinaryIO:
+    """A file to write and read that nobody else has: a name of its own, never what a link of that name leads to."""
+    while True:
+        with suppress(FileExistsError):
+            return open(folder / TEMPORARY.replace("*", secrets.token_hex(8)), "x+b")
+
+
+def remove_temporary(folder: Path) -> None:
+    """Remove what killed processes have left in a folder that belongs to this one alone."""
+    for file in folder.glob(TEMPORARY):
+        if re.fullmatch(TEMPORARY.replace("*", "[0-9a-f]{16}"), file.name):
+            file.unlink(missing_ok=True)
 
 
 def check_writable(folder: Path, name: str, what: str) -> None:
     """Raise `UserError` unless a file of this name can be written there; tried, for access bits do not tell it all."""
-    trial = folder / f".{name}.partial"
     try:
-        trial.unlink(missing_ok=True)
-        trial.open("xb").close()
-        trial.unlink()
+        with suppress(FileNotFoundError):
+            os.lstat(folder / name)  # a name that is too long is refused
+        with new_file(folder) as trial:
+            os.unlink(trial.name)
     except (OSError, ValueError) as error:
         raise UserError(f"{what}: cannot be written ({getattr(error, 'strerror', None) or error})") from None
 

@@ -15,7 +15,7 @@ import imagecodecs
 import imageio.v3 as iio
 import numpy as np
 import tifffile
-from tifffile import COMPRESSION, PHOTOMETRIC
+from tifffile import COMPRESSION, EXTRASAMPLE, PHOTOMETRIC
 
 from tvae.errors import UserError, refuse
 
@@ -30,6 +30,10 @@ OPAQUE = {"1": "L", "L": "L", "LA": "LA", "P": "RGB", "RGB": "RGB", "RGBA": "RGB
 TRANSPARENT = {**OPAQUE, "L": "LA", "P": "RGBA", "RGB": "RGBA"}
 ORIENTATION = 274  # a TIFF tag
 ONE_PICTURE = ("YX", "YXQ", "YXS", "SYX")  # axes as tifffile names them: S are channels, Q is unknown
+ALPHA: dict[int, str] = {
+    EXTRASAMPLE.ASSOCALPHA: "assocalpha",
+    EXTRASAMPLE.UNASSALPHA: "unassalpha",
+}  # as TIFF files call it
 FAX = (COMPRESSION.CCITTRLE, COMPRESSION.CCITT_T4, COMPRESSION.CCITT_T6)
 
 
@@ -53,12 +57,26 @@ def decode(content: bytes) -> np.ndarray:
     raise UserError("not a PNG, JPEG, TIFF, BMP, WebP, GIF or NumPy file")
 
 
+def alpha_of(content: bytes) -> str | None:
+    """How the last of 2 or 4 channels is declared as alpha, in the words of TIFF; None: it is a channel like others."""
+    if content.startswith(NPY_SIGNATURE):
+        return None
+    if not content.startswith(TIFF_SIGNATURES):
+        return "unassalpha"
+    with silenced("tifffile"), tifffile.TiffFile(io.BytesIO(content)) as file:
+        return alpha_of_page(next(series.keyframe for series in file.series if not series.keyframe.is_reduced))
+
+
+def alpha_of_page(page: tifffile.TiffPage) -> str | None:
+    return ALPHA.get(int(page.extrasamples[-1])) if page.extrasamples else None
+
+
 def _decode_png(content: bytes) -> np.ndarray:
     _refuse_many(iio.improps(content, plugin="pillow", index=...).n_images or 1)  # type: ignore[arg-type]
     if content[PNG_BIT_DEPTH] < 16:
         return _decode_with_pillow(content)
     metadata = iio.immeta(content, plugin="pillow", index=0, exclude_applied=False)
-    return _upright(imagecodecs.png_decode(content), metadata.get("Orientation"))
+    return upright(imagecodecs.png_decode(content), metadata.get("Orientation"))
 
 
 def _decode_with_pillow(content: bytes) -> np.ndarray:
@@ -67,7 +85,7 @@ def _decode_with_pillow(content: bytes) -> np.ndarray:
     _refuse_colours(metadata["mode"], modes)
     array = iio.imread(content, plugin="pillow", index=0, mode=modes[metadata["mode"]])
     has_greys_only = metadata["mode"] == "P" and array.shape[2] == 3 and (np.ptp(array, axis=2) == 0).all()
-    return _upright(array[..., 0] if has_greys_only else array, metadata.get("Orientation"))
+    return upright(array[..., 0] if has_greys_only else array, metadata.get("Orientation"))
 
 
 def _decode_tiff(content: bytes) -> np.ndarray:
@@ -76,6 +94,7 @@ def _decode_tiff(content: bytes) -> np.ndarray:
         if not pictures:
             raise ValueError("no picture in it")
         index, picture = next(iter(pictures.items()))
+        check_whole(file)
         page, axes, shape = picture.keyframe, picture.axes, picture.shape
         n_pages = sum(len(series.pages) for series in pictures.values())
     if axes == "QYX" and len(pictures) == 1 and shape[-1] in (2, 3, 4):
@@ -86,7 +105,19 @@ def _decode_tiff(content: bytes) -> np.ndarray:
     if page.compression in FAX:  # tifffile needs Python 3.11 for it; Pillow turns a TIFF upright itself
         return iio.imread(content, plugin="pillow", index=0, mode="L")
     array = in_colours(iio.imread(content, plugin="tifffile", index=index), page)
-    return _upright(np.moveaxis(array, 0, -1) if axes == "SYX" else array, page.tags.valueof(ORIENTATION))
+    return upright(np.moveaxis(array, 0, -1) if axes == "SYX" else array, page.tags.valueof(ORIENTATION))
+
+
+def check_whole(file: tifffile.TiffFile) -> None:
+    """Raise `UserError` for a TIFF file that was cut off, or that has other pages than it declares."""
+    size = file.filehandle.size
+    for page in file.pages:
+        ends = (start + count for start, count in zip(page.dataoffsets, page.databytecounts, strict=False))
+        refuse(max(ends, default=0) > size, f"damaged or truncated image (page {page.index} ends beyond the file)")
+    declared = [page for series in file.series for page in series.pages]
+    n_declared, n_held = len(declared), len(file.pages)
+    is_other = any(page is None for page in declared) or (file.is_imagej and n_declared < n_held)
+    refuse(is_other, f"damaged or truncated image (declares {n_declared} pages and holds {n_held})")
 
 
 def in_colours(array: np.ndarray, page: tifffile.TiffPage) -> np.ndarray:
@@ -105,7 +136,7 @@ def in_colours(array: np.ndarray, page: tifffile.TiffPage) -> np.ndarray:
     return ~array if is_negative else array
 
 
-def _upright(array: np.ndarray, orientation: object) -> np.ndarray:
+def upright(array: np.ndarray, orientation: object) -> np.ndarray:
     """Turn and mirror a photograph as its EXIF orientation says, 2 to 8; with any other value it is upright."""
     if orientation in (5, 6, 7, 8):
         array = array.swapaxes(0, 1)

@@ -44,10 +44,10 @@ def holds_type(ending: str, dtype: np.dtype) -> bool:
     return dtypes is None or dtype.name in dtypes
 
 
-def encode(array: np.ndarray, ending: str, scale: Scale | None = None) -> bytes:
+def encode(array: np.ndarray, ending: str, scale: Scale | None = None, last_channel: str = "unassalpha") -> bytes:
     """The content of a file that holds (H, W) or (H, W, 1 to 4); its name's ending tells the format.
 
-    `scale`: TIFF files hold it.
+    `scale`: TIFF files hold it; `last_channel`: what they declare the last of 2 or 4 to be.
     """
     kind, n_channels = ending.lower(), array.shape[2] if array.ndim == 3 else 1
     if kind not in KINDS or not holds_type(kind, array.dtype) or n_channels not in KINDS[kind].n_channels:
@@ -59,7 +59,7 @@ def encode(array: np.ndarray, ending: str, scale: Scale | None = None) -> bytes:
             scale,
             photometric="rgb" if n_channels > 2 else "minisblack",
             planarconfig="contig" if n_channels > 1 else None,
-            extrasamples=["unassalpha"] if n_channels in (2, 4) else None,
+            extrasamples=[last_channel] if n_channels in (2, 4) else None,
         )
     if kind == ".npy":
         buffer = io.BytesIO()

@@ -16,13 +16,15 @@ import numpy as np
 
 from tvae.errors import UserError, refuse
 from tvae.io.atomic import write_atomically
-from tvae.io.image_codec import decode
+from tvae.io.image_codec import alpha_of, decode
 from tvae.io.image_encoding import KINDS, encode, holds_type
 from tvae.io.layout import Layout
 from tvae.io.regular import check_regular
 from tvae.io.scale import Scale, read_scale
 
 LEAST_RANGE = 1 / 255  # of a picture in 0..1; values of less are in units of their own, such as a physical flux
+CHANNELS_MAX = 4
+STRETCHED = (0.2, 99.8)  # percentiles that become black and white on a screen
 BITS = (8, 10, 12, 14, 16)  # that 16-bit files hold
 WHOLE_MAX = 2.0**53  # integers above are not exact in double precision
 
@@ -31,13 +33,14 @@ WHOLE_MAX = 2.0**53  # integers above are not exact in double precision
 class Image:
     """What a file holds, and what is needed to write a result in the same form."""
 
-    pixels: np.ndarray  # (H, W, C) float64, C = 1 or 3; 0 where missing
+    pixels: np.ndarray  # (H, W, C) float64; 0 where missing
     dtype: np.dtype
     peak: float  # 255, 65535; others: 1 if all values are in 0..1 and differ, else highest minus lowest value
     low: float = 0.0  # the value that is black
     is_bounded: bool = True  # all values are in 0..peak, by dtype or by convention
     is_2d: bool = True  # the file's array has no channel axis
     alpha: np.ndarray | None = None  # (H, W) of the file's dtype: kept as it is
+    alpha_kind: str = "unassalpha"  # as TIFF files call it; assocalpha: colours are multiplied by it
     missing: np.ndarray | None = None  # (H, W) bool; None: nothing is missing
     scale: Scale | None = None  # where the file says
     layout: Layout | None = None  # of a stack, whose pages stand one above the other: each has H / n_pages rows
@@ -45,6 +48,11 @@ class Image:
     @property
     def n_pages(self) -> int:
         return 1 if self.layout is None else self.layout.n_pages
+
+    @property
+    def last_channel(self) -> str:
+        """The last of 2 or 4 channels, in the words of TIFF."""
+        return "unspecified" if self.alpha is None else self.alpha_kind
 
     def holes(self) -> np.ndarray | None:
         """(H, W) bool: pixels that are fully transparent; None: there are none."""
@@ -61,7 +69,9 @@ def read_image(path: str | Path) -> Image:
     if not content:
         raise UserError(f"{path}: the file is empty")
     try:
-        return replace(from_channels(decode(content)), scale=read_scale(io.BytesIO(content)))
+        array = decode(content)
+        refuse_channels(array.shape[2:], array.shape)
+        return replace(from_channels(array, alpha_of(content)), scale=read_scale(io.BytesIO(content)))
     except UserError as refused:
         raise UserError(f"{path}: {refused}") from None
     except Exception as error:  # decoders raise almost anything on damaged files
@@ -70,13 +80,16 @@ def read_image(path: str | Path) -> Image:
         raise UserError(f"{path}: damaged or truncated image ({reason})") from error
 
 
-def from_channels(array: np.ndarray) -> Image:
-    """(H, W) or (H, W, C) as an image; the last of 2 or 4 channels is alpha."""
-    if array.ndim == 3 and array.shape[2] in (2, 4):
+def refuse_channels(channels: tuple[int, ...], shape: tuple[int, ...]) -> None:
+    """`channels`: (C,), or () where they have no axis."""
+    refuse(max(channels, default=1) > CHANNELS_MAX, f"shape {shape}: at most {CHANNELS_MAX} channels are read")
+
+
+def from_channels(array: np.ndarray, alpha: str | None) -> Image:
+    """(H, W) or (H, W, C) as an image; `alpha`: how the last of 2 or 4 channels is declared as such, if it is."""
+    if array.ndim == 3 and array.shape[2] in (2, 4) and alpha is not None:
         image = from_array(array[..., :-1])
-        return replace(image, alpha=array[..., -1].astype(image.dtype))
-    if array.ndim == 3 and array.shape[2] not in (1, 3):
-        raise UserError(f"an array of shape {array.shape} is no grey or RGB picture")
+        return replace(image, alpha=array[..., -1].astype(image.dtype), alpha_kind=alpha)
     return from_array(array)
 
 
@@ -104,7 +117,7 @@ def from_array(array: np.ndarray) -> Image:
         )
     is_bounded = dtype.kind == "f" and low >= 0 and high <= 1 and (high - low > LEAST_RANGE or high == low)
     peak, low = (1.0, 0.0) if is_bounded else (high - low or 1.0, low)
-    return Image(pixels, dtype, peak, low, is_bounded, is_2d, None, missing if missing.any() else None)
+    return Image(pixels, dtype, peak, low, is_bounded, is_2d, missing=missing if missing.any() else None)
 
 
 def _peak(pixels: np.ndarray, dtype: np.dtype) -> float:
@@ -141,25 +154,52 @@ def to_output(pixels: np.ndarray, image: Image) -> np.ndarray:
     return array[..., 0] if image.is_2d and image.alpha is None else array
 
 
+def holds_exactly(ending: str, image: Image) -> bool:
+    """Whether a file with this ending can hold the values of one page; 2 or 4 channels without alpha only some can."""
+    n_channels = image.pixels.shape[2] + (image.alpha is not None)
+    is_plain = image.alpha is not None or n_channels in (1, 3) or KINDS[ending].dtypes is None
+    return holds_type(ending, image.dtype) and is_plain and n_channels in KINDS[ending].n_channels
+
+
 def to_png(pixels: np.ndarray, image: Image) -> np.ndarray:
     """As `to_output`, but what a PNG file cannot hold becomes 8 bit, as on a screen."""
-    return to_output(pixels, image) if holds_type(".png", image.dtype) else to_screen(pixels, image)
+    return to_output(pixels, image) if holds_exactly(".png", image) else to_screen(pixels, image)
+
+
+def visible(pixels: np.ndarray) -> np.ndarray:
+    """(..., C) -> grey (..., 1) or RGB (..., 3): the mean of two channels, the first three of more."""
+    return pixels.mean(-1, keepdims=True) if pixels.shape[-1] == 2 else pixels[..., :3]
+
+
+def stretched(image: Image) -> Image:
+    """The same with black and white where its values lie, if they take up less than half of its range.
+
+    Percentiles: a few hot pixels do not make the rest dark.
+    """
+    known = image.pixels if image.missing is None else image.pixels[~image.missing]
+    low, high = (float(value) for value in np.percentile(known, STRETCHED))
+    return replace(image, low=low, peak=high - low) if 0 < high - low < image.peak / 2 else image
 
 
 def to_screen(pixels: np.ndarray, image: Image) -> np.ndarray:
     """(H, W, C) float -> 8 bit, with `image`'s range as 0..255, without alpha."""
-    shown = np.rint(((pixels - image.low) / image.peak * 255).clip(0, 255)).astype(np.uint8)
+    shown = np.rint(((visible(pixels) - image.low) / image.peak * 255).clip(0, 255)).astype(np.uint8)
     return shown[..., 0] if shown.shape[-1] == 1 else shown
 
 
 def in_kind(pixels: np.ndarray, image: Image, ending: str) -> np.ndarray:
-    """(H, W, C) float -> what a file with this ending can hold of it: as `to_output`, else as `to_screen`."""
-    is_exact = holds_type(ending, image.dtype)
-    array = to_output(pixels, image) if is_exact else to_screen(pixels, image)
-    n_channels = 1 if array.ndim == 2 else array.shape[2]
-    is_held = n_channels in KINDS[ending].n_channels and (is_exact or image.alpha is None)
-    refuse(not is_held, f"a {ending} file cannot hold this picture's alpha channel; a .tif file can")
-    return array
+    """(H, W, C) float -> what a file with this ending can hold of it: as `to_output`, else 8 bit to be seen."""
+    is_exact = holds_exactly(ending, image)
+    refuse(
+        not is_exact and image.alpha is not None,
+        f"a {ending} file cannot hold this picture's alpha channel; a .tif file can",
+    )
+    n_channels = image.pixels.shape[2]
+    refuse(
+        not is_exact and n_channels not in (1, 3),
+        f"a {ending} file cannot hold {n_channels} channels without alpha; a .tif file can",
+    )
+    return to_output(pixels, image) if is_exact else to_screen(pixels, stretched(image))
 
 
 def write_image(path: Path, array: np.ndarray) -> None:

@@ -61,6 +61,12 @@ class Layout:
         sizes = [len(pages) if i == self.page_axes[0] else self.shape[i] for i in kept]
         return Layout("".join(self.axes[i] for i in kept), tuple(sizes))
 
+    def with_sides(self, height: int, width: int) -> Layout:
+        """The same for pages of another size."""
+        sides = {"Y": height, "X": width}
+        shape = tuple(sides.get(axis, side) for axis, side in zip(self.axes, self.shape, strict=True))
+        return replace(self, shape=shape)
+
     def with_channels(self, n_channels: int) -> Layout:
         """The same for so many channels; one is no axis."""
         place = next((i for i, axis in enumerate(self.axes) if axis in CHANNELS), None)

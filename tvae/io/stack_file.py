@@ -15,15 +15,25 @@ import tifffile
 
 from tvae.errors import UserError, refuse
 from tvae.io.atomic import write_atomically
-from tvae.io.image_codec import NPY_SIGNATURE, ONE_PICTURE, TIFF_SIGNATURES, in_colours, silenced
+from tvae.io.image_codec import (
+    NPY_SIGNATURE,
+    ORIENTATION,
+    TIFF_SIGNATURES,
+    alpha_of_page,
+    check_whole,
+    in_colours,
+    silenced,
+    upright,
+)
 from tvae.io.image_encoding import encode
-from tvae.io.image_file import Image, from_array, from_channels, read_image
+from tvae.io.image_file import Image, from_channels, read_image, refuse_channels
 from tvae.io.layout import CHANNELS, CHANNELS_AS_PAGES, Layout, layout_of, parse_pages
 from tvae.io.regular import check_regular
 from tvae.io.scale import Scale, encode_tiff, read_scale
 
 ANIMATED = (b"GIF8", b"\x89PNG", b"RIFF")  # files of one or many pictures of 8 bit
 FRAMES = (".gif", ".png", ".webp")
+Stack = tuple[np.ndarray, Layout, str | None]  # with the alpha that its last channel is declared to be
 SECONDS_MAX = 60.0  # that a frame can last in each of them, and a little less than PNG has
 
 
@@ -38,7 +48,8 @@ def read_picture(path: str | Path, axes: str | None = None, pages: str | None = 
     scale = read_scale(path) or _interval(path)
     if scale is not None and (axes is not None or pages is not None):
         scale = scale.of_some_pages()
-    return replace(to_image(*found, pages, str(path), has_alpha=True), scale=scale)
+    array, layout, alpha = found
+    return replace(to_image(array, layout, pages, str(path), alpha), scale=scale)
 
 
 def to_image(
@@ -46,9 +57,9 @@ def to_image(
     layout: Layout,
     pages: str | None = None,
     source: str = "the image",
-    has_alpha: bool = False,
+    alpha: str | None = None,
 ) -> Image:
-    """An array of this layout as an image of its pages, or of some; `has_alpha`: the last of 2 or 4 channels is it."""
+    """An array of this layout as an image of its pages, or of some; `alpha`: see `from_channels`."""
     refuse(array.size == 0, f"{source}: an array of shape {array.shape} is no picture")
     if not layout.page_axes:
         refuse(pages is not None, f"pages={pages}: {source} holds one picture")
@@ -58,13 +69,13 @@ def to_image(
         layout = whole.chosen(numbers)
         array = layout.from_tall(array.reshape(-1, *array.shape[2:]))
     try:
-        image = (from_channels if has_alpha else from_array)(layout.to_tall(array))
+        image = from_channels(layout.to_tall(array), alpha)
     except UserError as refused:
         raise UserError(*(f"{source}: {line}" for line in refused.args)) from None
     return replace(image, layout=layout)
 
 
-def _read_stack(path: Path, axes: str | None) -> tuple[np.ndarray, Layout] | None:
+def _read_stack(path: Path, axes: str | None) -> Stack | None:
     """What a file holds if it is a stack, or if the user names its axes; None: it is for `read_image`."""
     try:
         with open(path, "rb") as file:
@@ -83,20 +94,22 @@ def _read_stack(path: Path, axes: str | None) -> tuple[np.ndarray, Layout] | Non
     return None
 
 
-def _read_tiff(path: Path, axes: str | None) -> tuple[np.ndarray, Layout] | None:
+def _read_tiff(path: Path, axes: str | None) -> Stack | None:
     with tifffile.TiffFile(path) as file:
         series = [each for each in file.series if not each.keyframe.is_reduced]
         first = series[0]
-        is_one = first.axes in ONE_PICTURE or (first.axes == "QYX" and first.shape[-1] in (2, 3, 4))
+        is_one = first.axes in ("YX", "YXQ", "YXS") or (first.axes == "QYX" and first.shape[-1] in (2, 3, 4))
         if len(series) == 1 and is_one and axes is None:
             return None
         refuse(len(series) > 1, f"holds {len(series)} pictures or stacks of different sizes; save one of them")
+        check_whole(file)
         page, array = first.keyframe, first.asarray()
         layout = layout_of(axes, array.shape) if axes is not None else _named_by_file(first.axes, array.shape)
-    pages = np.stack([in_colours(each, page) for each in layout.to_pages(array)])
-    n_channels = pages.shape[3] if pages.ndim == 4 else 1
-    layout = layout.with_channels(n_channels)
-    return layout.from_tall(pages.reshape(-1, *pages.shape[2:])), layout
+    orientation = page.tags.valueof(ORIENTATION)
+    pages = np.stack([upright(in_colours(each, page), orientation) for each in layout.to_pages(array)])
+    refuse_channels(pages.shape[3:], array.shape)
+    layout = layout.with_channels(pages.shape[3] if pages.ndim == 4 else 1).with_sides(*pages.shape[1:3])
+    return layout.from_tall(pages.reshape(-1, *pages.shape[2:])), layout, alpha_of_page(page)
 
 
 def _named_by_file(axes: str, shape: tuple[int, ...]) -> Layout:
@@ -108,25 +121,27 @@ def _named_by_file(axes: str, shape: tuple[int, ...]) -> Layout:
     return named
 
 
-def _read_npy(path: Path, axes: str | None) -> tuple[np.ndarray, Layout] | None:
+def _read_npy(path: Path, axes: str | None) -> Stack | None:
     array = np.load(path, allow_pickle=False)
     if axes is not None:
-        return array, layout_of(axes, array.shape)
+        return array, layout_of(axes, array.shape), None
     if array.ndim < 3 or (array.ndim == 3 and array.shape[2] in (1, 2, 3, 4)):
         return None
-    return array, layout_of("TYX" if array.ndim == 3 else "TYXC", array.shape)
+    return array, layout_of("TYX" if array.ndim == 3 else "TYXC", array.shape), None
 
 
-def _read_frames(path: Path, axes: str | None) -> tuple[np.ndarray, Layout] | None:
+def _read_frames(path: Path, axes: str | None) -> Stack | None:
     n_frames = iio.improps(path, plugin="pillow", index=...).n_images or 1  # type: ignore[arg-type]
     if n_frames == 1:
         return None
     refuse(axes is not None, f"axes={axes}: an animated file has its frames first")
     array = iio.imread(path, plugin="pillow", index=...)  # type: ignore[arg-type]
-    has_palette = iio.immeta(path, plugin="pillow", index=0)["mode"] in ("P", "L")
+    metadata = iio.immeta(path, plugin="pillow", index=0, exclude_applied=False)
+    array = np.stack([upright(frame, metadata.get("Orientation")) for frame in array])
+    has_palette = metadata["mode"] in ("P", "L")
     if has_palette and array.shape[3:] == (3,) and (np.ptp(array, axis=3) == 0).all():  # a palette of greys
         array = array[..., 0]
-    return array, Layout("TYX" if array.ndim == 3 else "TYXC", array.shape)
+    return array, Layout("TYX" if array.ndim == 3 else "TYXC", array.shape), "unassalpha"
 
 
 def _interval(path: str | Path) -> Scale | None:
@@ -137,28 +152,34 @@ def _interval(path: str | Path) -> Scale | None:
     return None
 
 
-def write_picture(path: Path, array: np.ndarray, layout: Layout | None, scale: Scale | None = None) -> None:
+def write_picture(
+    path: Path, array: np.ndarray, layout: Layout | None, scale: Scale | None = None, last_channel: str = "unassalpha"
+) -> None:
     """Write a picture, or with a layout a stack, whole or not at all; the name's ending tells the format."""
-    write_atomically(path, encode_picture(array, layout, path.suffix, scale))
+    write_atomically(path, encode_picture(array, layout, path.suffix, scale, last_channel))
 
 
-def encode_picture(array: np.ndarray, layout: Layout | None, ending: str, scale: Scale | None = None) -> bytes:
-    """The content of such a file."""
+def encode_picture(
+    array: np.ndarray, layout: Layout | None, ending: str, scale: Scale | None = None, last_channel: str = "unassalpha"
+) -> bytes:
+    """The content of such a file; `last_channel`: see `encode`."""
     if layout is None:
-        return encode(array, ending, scale)
+        return encode(array, ending, scale, last_channel)
     kind = ending.lower()
     buffer = io.BytesIO()
     if kind == ".npy":
         np.save(buffer, array, allow_pickle=False)
         return buffer.getvalue()
     if kind in (".tif", ".tiff"):
-        is_colour = layout.axes[-1] in CHANNELS and array.shape[-1] in (3, 4)
+        place = -1 if layout.axes[-1] in CHANNELS else -3 if layout.axes.endswith("SYX") else None
+        n_channels = 1 if place is None else array.shape[place]  # else they are pages
         return encode_tiff(
             np.ascontiguousarray(array),
-            layout.axes.replace("C", "S") if is_colour else layout.axes,
+            layout.axes if place is None else layout.axes.replace("C", "S"),
             scale,
-            photometric="rgb" if is_colour else "minisblack",
-            extrasamples=["unassalpha"] if is_colour and array.shape[-1] == 4 else None,
+            photometric="rgb" if n_channels in (3, 4) else "minisblack",
+            planarconfig={-1: "contig", -3: "separate", None: None}[place if n_channels > 1 else None],
+            extrasamples=[last_channel] if n_channels in (2, 4) else None,
         )
     pages = layout.to_pages(array)
     refuse(kind not in FRAMES or array.dtype != np.uint8, f"a {ending} file cannot hold a stack of {array.dtype} pages")

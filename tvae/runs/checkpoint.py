@@ -113,8 +113,7 @@ def _write_newest(directory: Path, content: dict[str, Any]) -> None:
 def _remove_other_parts(directory: Path, newest: set[str | None]) -> None:
     """Those that are neither the newest checkpoint's nor the previous one's, if they can be: they only take room."""
     with suppress(OSError):
-        files = (*directory.glob(PARTS), *directory.glob(f".{PARTS}.partial"))
-        others = [file for file in files if file.name not in newest]
+        others = [file for file in directory.glob(PARTS) if file.name not in newest]
         wanted = _files_of(directory / PREVIOUS) if others else set()
         for file in others:
             if file.name not in wanted:

@@ -52,6 +52,8 @@ from tvae.runs.distributed.ranks import LostRank, Ranks
 from tvae.runs.logs import log_to_terminal
 from tvae.runs.made_directories import remove_made
 from tvae.runs.result import tell_result
+from tvae.runs.run_directory import Busy
+from tvae.runs.short_help import OF_TASK, short_help
 from tvae.runs.signals import LAUNCHED_BY, Interrupted, at_work, end_with_launcher, raise_interrupts
 from tvae.starting import INTERRUPTED
 
@@ -100,15 +102,28 @@ def _run(task: Callable[[Config, Path], object], cfg: DictConfig) -> None:
             config.threads = config.threads or threads_of_job()
             config.restart = config.restart and is_first_attempt()  # else it would throw away what that one has saved
             path = _shared(path, ranks)
-            task(config, path)
+            _run_when_free(task, config, path, is_patient=is_multirun and ranks.is_alone)
         if ranks.is_leader:
             tell_result(config, path)
     except Exception as error:
-        remove_made(path)  # by whichever rank has made it
+        if not isinstance(error, Busy):
+            remove_made(path)  # by whichever rank has made it
         if is_multirun and is_known_to_all(error) and not isinstance(error, (Interrupted, LostRank)):
             _note_failure(f"{path}: {one_line(error)}")
             raise  # Hydra continues with the other jobs and raises this again at the end
         _end(error)
+
+
+def _run_when_free(task: Callable[[Config, Path], object], config: Config, path: Path, is_patient: bool) -> None:
+    """Run `task`; a patient one waits for another process in the directory: a sweep may have been started twice."""
+    while True:
+        try:
+            task(config, path)
+            return
+        except Busy as busy:
+            if not is_patient:
+                raise
+            busy.wait()
 
 
 def _shared(path: Path, ranks: Ranks) -> Path:
@@ -158,9 +173,11 @@ def launch(job: Callable[[], None], about: str | None, shorthand: Sequence[str] 
     try:
         check_environment()
         log_to_terminal()
+        if shorthand:
+            sys.argv[1:] = _with_output(sys.argv[1:])
         sys.argv[1:] = as_typed(sys.argv[1:], shorthand)
-        if {"-h", "--help"} & {*sys.argv[1:]}:
-            print(help_text(_name(), about or "", shorthand, [word for word in sys.argv[1:] if "=" in word]))
+        if {"-h", "--help", "--help-all"} & {*sys.argv[1:]}:
+            _show_help(about or "", shorthand)
             return
         if "--version" in sys.argv[1:]:  # Hydra would tell its own
             print(f"tvae {__version__}")
@@ -174,6 +191,28 @@ def launch(job: Callable[[], None], about: str | None, shorthand: Sequence[str] 
         sys.exit(1)
     except Exception as error:
         _end(error)
+
+
+def _with_output(words: list[str]) -> list[str]:
+    """`-o FILE` as the option it stands for."""
+    if "-o" not in words:
+        return words
+    place = words.index("-o")
+    refuse(place + 1 == len(words), "-o: no file was given")
+    return [*words[:place], f"output={words[place + 1]}", *words[place + 2 :]]
+
+
+def _show_help(about: str, shorthand: Sequence[str]) -> None:
+    """Print a few lines, or with `--help-all`, and of commands without shorthand, every option."""
+    task = Path(sys.argv[0]).stem.rpartition("-")[2]
+    if task in OF_TASK and "--help-all" not in sys.argv[1:]:
+        text = short_help(_name(), about, task)
+    else:
+        text = help_text(_name(), about, shorthand, [word for word in sys.argv[1:] if "=" in word])
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:  # who reads it has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _launch(job: Callable[[], None], failures: Path) -> None:

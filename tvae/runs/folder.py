@@ -7,6 +7,7 @@ other, and the table of them. What is done already is skipped; what goes wrong w
 from __future__ import annotations
 
 import glob
+import itertools
 import logging
 import os
 from collections import Counter
@@ -23,11 +24,13 @@ from tvae.io.atomic import check_writable
 from tvae.io.image_encoding import KINDS
 from tvae.runs.distributed.connection import is_known_to_all, join, sharing_failures
 from tvae.runs.distributed.ranks import LostRank
-from tvae.runs.files import CHECKPOINT, CONFIG, PAGE, RESTORED_DIR, RUNS_DIR, SHARED_MODEL, TABLE
+from tvae.runs.files import CHECKPOINT, CONFIG, FINGERPRINT, PAGE, RESTORED_DIR, RUNS_DIR, SHARED_MODEL, TABLE
 from tvae.runs.folder_report import Row, write_report
 from tvae.runs.signals import Interrupted
 
 log = logging.getLogger("tvae.train")
+
+DONE = {"denoise": "Denoised", "inpaint": "Filled in"}
 
 
 class SomeFailed(Failure):
@@ -55,7 +58,9 @@ def check_folder(config: Config, path: Path) -> None:
 
     A directory may hold files of the names that a folder's run has, and that are no run's.
     """
-    pictures_of(str(config.image))
+    n_left_out = len(_matching(str(config.image))) - len(pictures_of(config))
+    if n_left_out:
+        log.info("image=%s: %d pictures were written by runs, and are left out", config.image, n_left_out)
     if config.output is not None:
         folder, what = Path(config.output).absolute(), f"output={config.output}"
         refuse(folder.is_file(), f"{what}: is a file; of a folder the results are a folder")
@@ -73,7 +78,7 @@ def restore_folder(config: Config, path: Path, restore_one: Callable[[Config, Pa
 
     `restore_one`: trains on a picture and restores it in a run directory of its own.
     """
-    files, ranks = pictures_of(str(config.image)), join()
+    files, ranks = pictures_of(config), join()
     config.output = str(Path(config.output or path / RESTORED_DIR))
     if ranks.is_leader:
         for folder in (path / RUNS_DIR, Path(config.output)):
@@ -96,23 +101,39 @@ def restore_folder(config: Config, path: Path, restore_one: Callable[[Config, Pa
             if ranks.is_leader:
                 log.error("%s: %s", task.name, rows[-1].problem)
         if ranks.is_leader:
-            write_report(path, rows)
+            write_report(path, rows, f"{DONE[config.task]}: {config.image}")
     failed = [row for row in rows if row.status == "failed"]
     if failed:
         n_done = f"{len(rows) - len(failed)} of {len(rows)} pictures are done ({path / TABLE}); these failed:"
         raise SomeFailed(n_done, *(f"  {row.name}: {row.problem}" for row in failed))
+    if ranks.is_leader:
+        log.info("%d pictures %s, side by side in %s", len(rows), DONE[config.task].lower(), path / PAGE)
     return dict(Counter(row.status for row in rows))
 
 
-def pictures_of(pattern: str) -> list[Path]:
-    """The pictures in a folder or that match a pattern, in the order of their names."""
-    is_run = os.path.isdir(pattern) and (Path(pattern) / CHECKPOINT).exists()
-    refuse(is_run, f"image={pattern}: is the directory of a run; run={pattern} restores from it")
-    found = Path(pattern).iterdir() if os.path.isdir(pattern) else map(Path, glob.glob(pattern, recursive=True))
-    files = sorted(each for each in found if each.suffix.lower() in KINDS and not each.name.startswith("."))
-    files = [each for each in files if each.is_file()]
-    refuse(not files, f"image={pattern}: no picture there ({', '.join(KINDS)})")
+def pictures_of(config: Config) -> list[Path]:
+    """The pictures in a folder or that match a pattern, in the order of their names, without those of runs."""
+    files = [each for each in _matching(str(config.image)) if not _is_written(each, config)]
+    refuse(not files, f"image={config.image}: no picture there ({', '.join(KINDS)})")
     return files
+
+
+def _matching(pattern: str) -> list[Path]:
+    is_one = os.path.isdir(pattern)
+    is_run = is_one and (Path(pattern) / CHECKPOINT).exists()
+    refuse(is_run, f"image={pattern}: is the directory of a run; run={pattern} restores from it")
+    found = Path(pattern).iterdir() if is_one else map(Path, glob.glob(pattern, recursive=True))
+    named = (each for each in found if each.suffix.lower() in KINDS and not each.name.startswith("."))
+    return sorted(each for each in named if each.is_file())
+
+
+def _is_written(file: Path, config: Config) -> bool:
+    """Whether a run has written a file: below the folders that `image` names, in a run directory or in `output`."""
+    parts = Path(os.path.abspath(str(config.image))).parts
+    n_named = len(list(itertools.takewhile(lambda part: not glob.has_magic(part), parts)))
+    folders = [each for each in Path(os.path.abspath(file)).parents if len(each.parts) > n_named]
+    results = None if config.output is None else Path(os.path.abspath(config.output))
+    return any(each == results or all((each / name).is_file() for name in (CONFIG, FINGERPRINT)) for each in folders)
 
 
 def tasks_of(config: Config, files: list[Path], path: Path) -> list[Task]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from tvae.io.atomic import write_atomically
 from tvae.io.image_encoding import encode
-from tvae.io.image_file import read_image, to_screen
+from tvae.io.image_file import read_image, stretched, to_screen
 from tvae.runs.files import PAGE, TABLE
 
 SHOWN = 320  # pixels, at most, along a side of what is shown
@@ -44,7 +44,7 @@ class Row:
         return cls(**{**known, "name": name, "run": str(path)})
 
 
-def write_report(path: Path, rows: list[Row]) -> None:
+def write_report(path: Path, rows: list[Row], title: str = "Restored pictures") -> None:
     """Both files, in the folder `path`."""
     table = io.StringIO()
     writer = csv.DictWriter(table, [f.name for f in fields(Row)], lineterminator="\n")
@@ -56,8 +56,8 @@ def write_report(path: Path, rows: list[Row]) -> None:
     head = "".join(f"<th>{title}</th>" for title in titles)
     body = "\n".join(_shown(row, has_clean) for row in rows)
     page = "<!doctype html><meta charset=utf-8><meta name=viewport content='width=device-width'>"
-    page += f"<title>{html.escape(path.name)}</title><style>{STYLE}</style>"
-    page += f"<h1>{html.escape(path.name)}</h1><p>{_count(rows)}</p><div><table><tr>{head}</tr>\n{body}</table></div>\n"
+    page += f"<title>{html.escape(title)}</title><style>{STYLE}</style>"
+    page += f"<h1>{html.escape(title)}</h1><p>{_count(rows)}</p><div><table><tr>{head}</tr>\n{body}</table></div>\n"
     write_atomically(path / PAGE, page.encode())
 
 
@@ -88,5 +88,5 @@ def _picture(path: Path) -> str:
         return ""
     image = read_image(path)
     step = math.ceil(max(image.pixels.shape[:2]) / SHOWN)
-    content = encode(to_screen(image.pixels[::step, ::step], image), ".png")
+    content = encode(to_screen(image.pixels[::step, ::step], stretched(image)), ".png")
     return f'<img src="data:image/png;base64,{base64.b64encode(content).decode()}" alt="{html.escape(path.name)}">'

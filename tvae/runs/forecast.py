@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import logging
 import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from tvae.config.schema import Config
 from tvae.data.dataset import Dataset
-from tvae.data.picture import Picture, size_of
+from tvae.data.picture import Picture, in_units, size_of
 from tvae.data.sets.image import ImageConfig
 from tvae.restoration.cost import ENDING, e_step_seconds, seconds_by_states, stages
 from tvae.restoration.memory import bytes_needed
+from tvae.restoration.posterior_mean import Restored
 from tvae.runs.callbacks.progress import as_time
 from tvae.training.trainer import Fit
 
@@ -25,8 +30,8 @@ def opening(config: Config, fit: Fit, dataset: Dataset) -> str:
         patches = ""
         seconds = _training_seconds(fit)
     else:
-        noise = picture.noise * 255 / picture.grey_range
-        what = f"{config.image or options.name}: {_shown(picture)}, noise about {noise:.3g} of 255"
+        noise = in_units(picture.noise, picture.image)
+        what = f"{config.image or options.name}: {_shown(picture)}, noise about {noise}"
         patches = f"patches of {options.patch_size}x{options.patch_size}, "
         seconds = _training_seconds(fit) + _restoration_seconds(config, fit, picture)
     epochs = f"{fit.n_epochs} epochs" if fit.epoch == 0 else f"{fit.n_epochs - fit.epoch} of {fit.n_epochs} epochs left"
@@ -37,7 +42,7 @@ def opening(config: Config, fit: Fit, dataset: Dataset) -> str:
 
 def _shown(picture: Picture) -> str:
     missing = 0.0 if picture.missing is None else 100 * float(picture.missing.mean())
-    colours = "" if picture.noisy.shape[2] == 3 else " grey"
+    colours = " grey" if picture.noisy.shape[2] == 1 else ""
     return f"{size_of(picture.image)}{colours}, {missing:.3g} % missing"
 
 
@@ -51,6 +56,22 @@ def _restoration_seconds(config: Config, fit: Fit, picture: Picture) -> float:
     """Of looks at the picture now and then, and of its restoration at the end."""
     n_looks = math.ceil((fit.n_epochs - fit.epoch) / config.restore_every)
     return n_looks * seconds_by_states(config, fit, picture) + sum(stages(config, fit, picture).values()) + ENDING
+
+
+def closing(config: Config, picture: Picture, restored: Restored, metrics: dict[str, Any], path: Path) -> str:
+    """What became of a picture, in a line: noise found and removed, quality where it is known, time and place."""
+    words = [f"{config.image or config.dataset.name}: {size_of(picture.image)}"]
+    if picture.missing is not None:
+        words.append(f"{100 * float(picture.missing.mean()):.3g} % filled in")
+    if restored.noise_level is not None:
+        known = np.ones(picture.noisy.shape, dtype=bool) if picture.known is None else picture.known
+        removed = float(np.std((picture.noisy - restored.pixels)[known]))
+        found = in_units(restored.noise_level, picture.image)
+        words.append(f"noise {found} found, {in_units(removed, picture.image).split()[0]} removed")
+    if metrics["psnr"] is not None:
+        before = "" if metrics["psnr_input"] is None else f"{metrics['psnr_input']:.2f} -> "
+        words.append(f"PSNR {before}{metrics['psnr']:.2f} dB, SSIM {metrics['ssim']:.4f}")
+    return f"{', '.join(words)}; finished in {as_time(metrics['seconds_total'])}: {path}"
 
 
 def tell_untold_noise(config: Config, picture: Picture | None) -> None:

@@ -16,8 +16,19 @@ from tvae.runs.session import train
 from tvae.runs.shared_model import restore_with_shared, stack_of
 
 
+def check_added_noise(config: Config) -> None:
+    """Raise `UserError` where noise would be added to a user's own picture without a word that this is wanted."""
+    is_own = config.image is not None and config.clean is None
+    refuse(
+        config.noise is not None and is_own and config.corruption == "none",
+        f"noise={config.noise}: would be added to {config.image}; sigma={config.noise} tells that its noise is of this "
+        f"level, corruption=gaussian noise={config.noise} makes a benchmark of it",
+    )
+
+
 def train_on_any(config: Config, path: Path) -> dict[str, Any]:
     """Train on the picture and restore it in `path`; or all those of a folder, in directories of their own below it."""
+    check_added_noise(config)
     if not is_folder(config.image):
         refuse(config.shared, "shared=true: is for a folder of pictures (image=FOLDER)")
         return train(config, path)

@@ -114,5 +114,5 @@ class KeptBands(Bands):
     def clear(self) -> None:
         """Remove the files."""
         if self.ranks.is_leader:
-            for file in (*self.directory.glob(BANDS), *self.directory.glob(f".{BANDS}.partial")):
+            for file in self.directory.glob(BANDS):
                 file.unlink(missing_ok=True)

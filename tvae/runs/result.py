@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,9 @@ from tvae.data.picture import Picture
 from tvae.errors import Failure, UserError, refuse
 from tvae.io.atomic import check_writable, write_atomically
 from tvae.io.image_encoding import KINDS, encode, holds_type
-from tvae.io.image_file import Image, in_kind, to_output
+from tvae.io.image_file import Image, in_kind, stretched, to_output
 from tvae.io.stack_file import encode_picture, read_picture
+from tvae.runs.callbacks.output_pictures import is_png
 from tvae.runs.files import NAMED
 
 log = logging.getLogger("tvae.train")
@@ -30,8 +32,7 @@ def is_complete(path: Path, picture: Picture | None) -> bool:
     """Whether a finished run's picture is there, if there is one."""
     if picture is None:
         return True
-    is_shown = picture.image.layout is None and holds_type(".png", picture.image.dtype)
-    names = (SHOWN,) if is_shown else (SHOWN, EXACT)
+    names = (SHOWN,) if is_png(picture.image) else (SHOWN, EXACT)
     return all((path / name).is_file() for name in names)
 
 
@@ -80,7 +81,11 @@ def deliver(config: Config, path: Path, picture: Picture | None) -> None:
         return
     refuse(target.exists() and not config.overwrite, _exists(f"output={target}"))
     if not holds_type(ending, picture.image.dtype):
-        log.info("%s holds 8 bit; %s has the %s values", target, source, picture.image.dtype)
+        seen = stretched(picture.image)
+        log.info(
+            "%s holds 8 bit, black being %.6g and white %.6g; %s has the %s values",
+            target, seen.low, seen.low + seen.peak, source, picture.image.dtype,
+        )  # fmt: skip
     write_atomically(target, content)
 
 
@@ -96,9 +101,10 @@ def tell_result(config: Config, path: Path) -> None:
 
 def _content(pixels: np.ndarray, image: Image, ending: str) -> bytes:
     """Of a file with this ending that holds (H, W, C) in the form of `image`; `UserError` if it cannot."""
-    if image.layout is None:
-        return encode(in_kind(pixels, image, ending), ending, image.scale)
-    return encode_picture(to_output(pixels, image), image.layout, ending, image.scale)
+    is_one = image.layout is None or (not image.layout.page_axes and KINDS[ending].dtypes is not None)
+    if is_one:
+        return encode(in_kind(pixels, replace(image, layout=None), ending), ending, image.scale, image.last_channel)
+    return encode_picture(to_output(pixels, image), image.layout, ending, image.scale, image.last_channel)
 
 
 def _exists(what: str) -> str:

@@ -7,10 +7,13 @@ the same files.
 
 from __future__ import annotations
 
+import errno
 import json
+import logging
 import os
 import re
 import secrets
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,13 +27,43 @@ from tvae.config.placement import choose_device
 from tvae.config.schema import FREE, Config
 from tvae.data.dataset import Dataset
 from tvae.errors import UserError, refuse
-from tvae.io.atomic import write_atomically
+from tvae.io.atomic import remove_temporary, write_atomically
 from tvae.runs.distributed.ranks import Ranks
 from tvae.runs.files import CONFIG, FIGURE_DIR, FINGERPRINT, IN_FOLDERS, METRICS, NAMED, PARTS, PATTERNS
+
+try:
+    import fcntl
+except ImportError:  # no such locks on Windows
+    fcntl = None  # type: ignore[assignment]
+
+log = logging.getLogger("tvae.train")
+
+N_TRIES = 20  # to make a directory that other processes, which end, remove
 
 
 class Busy(UserError):
     """Another process is running in the directory."""
+
+    def __init__(self, path: Path):
+        super().__init__(f"{path}: another process is running in this directory")
+        self.path = path
+
+    def wait(self) -> None:
+        """Wait until it has ended."""
+        log.info("%s: waiting for another process that is running in this directory", self.path)
+        while True:
+            try:
+                handle = os.open(self.path, os.O_RDONLY)
+            except FileNotFoundError:
+                return
+            try:
+                assert fcntl is not None
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                time.sleep(1)
+            finally:
+                os.close(handle)
 
 
 class RunDirectory:
@@ -44,12 +77,13 @@ class RunDirectory:
         self._handle: int | None = None
         self._is_longer = False  # it is trained further than its configuration said
         try:
-            path.mkdir(parents=True, exist_ok=True)
             self._lock()
             self._check_owner(config, fingerprint)
             if config.restart:
                 self._clear()
             (path / FIGURE_DIR).mkdir(exist_ok=True)
+            for folder in (path, path / FIGURE_DIR):
+                remove_temporary(folder)
             if not (path / CONFIG).exists():
                 write_atomically(path / FINGERPRINT, f"{fingerprint}\n".encode())
             if self._is_longer or not (path / CONFIG).exists():
@@ -62,16 +96,26 @@ class RunDirectory:
             raise
 
     def _lock(self) -> None:
-        """Hold the directory until the process ends, so that two runs cannot mix."""
-        try:
-            import fcntl
-        except ImportError:  # no such locks on Windows
-            return
-        self._handle = os.open(self.path, os.O_RDONLY)
-        try:
-            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise Busy(f"{self.path}: another process is running in this directory") from None
+        """Make the directory and hold it until the process ends, so that two runs cannot mix.
+
+        Another process may remove it in between, as long as it is empty.
+        """
+        for is_last in (False,) * N_TRIES + (True,):
+            self.release()
+            try:
+                self.path.mkdir(parents=True, exist_ok=True)
+                if fcntl is None:
+                    return
+                self._handle = os.open(self.path, os.O_RDONLY)
+                fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.path.samestat(os.fstat(self._handle), os.stat(self.path)):
+                    return
+            except BlockingIOError:
+                raise Busy(self.path) from None
+            except FileNotFoundError:
+                if is_last:
+                    raise
+        raise FileNotFoundError(errno.ENOENT, "is removed again and again")
 
     def release(self) -> None:
         if self._handle is not None:

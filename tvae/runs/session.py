@@ -13,9 +13,9 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
+from tvae.backends.native.threads import own_settings
 from tvae.config.recipe import prepare, tell_choices
 from tvae.config.schema import Config
 from tvae.data.dataset import Dataset
@@ -34,7 +34,7 @@ from tvae.runs.callbacks.record import Record, WrittenRecord
 from tvae.runs.distributed.connection import join
 from tvae.runs.distributed.ranks import LostRank, Ranks
 from tvae.runs.files import LOG, STATES
-from tvae.runs.forecast import opening, tell_untold_noise, warn_of_blind_patches
+from tvae.runs.forecast import closing, opening, tell_untold_noise, warn_of_blind_patches
 from tvae.runs.ground_truth import known_facts
 from tvae.runs.initialise import check_source, resume, start_from_run
 from tvae.runs.logs import log_to_file
@@ -91,16 +91,13 @@ def train(
 
 def train_in_memory(config: Config, picture: Picture) -> Restored:
     """Train on a picture and restore it; nothing is written."""
-    n_threads = torch.get_num_threads()
-    try:
+    with own_settings():
         given, (config, dataset) = config, prepare(config, picture)
         tell_choices(given, config)
         session = Session(config, dataset)
         session.try_starts()
         session.loop()
         session.finish()
-    finally:
-        torch.set_num_threads(n_threads)
     assert session.record.restored is not None
     return session.record.restored
 
@@ -184,8 +181,15 @@ class Session:
             if self.ranks.is_leader:
                 for file in self.path.glob(STATES.format("*")):  # the checkpoint has them
                     file.unlink()
-            log.info("%s", summary(metrics, self.path))
+            log.info("%s", self._closing(metrics, self.path))
         return metrics
+
+    def _closing(self, metrics: dict[str, Any], path: Path) -> str:
+        """The last line: of a picture to those who restore one, of the model to those who train it."""
+        picture, restored = self.dataset.picture, self.record.restored
+        if self.config.task == "train" or picture is None or restored is None:
+            return summary(metrics, path)
+        return closing(self.config, picture, restored, metrics, path)
 
     def _restore(self, stop: Stop) -> None:
         picture = self.dataset.picture

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from tvae.backends import choose_backend
+from tvae.backends.native.threads import use_threads
 from tvae.config.placement import choose_device, choose_threads
 from tvae.config.schema import Config
 from tvae.data.dataset import Dataset
@@ -30,7 +31,7 @@ def make_fit(
 ) -> Fit:
     """`folder`: of the states, where they are to be in a file; `units`: of a model that is there."""
     source = dataset.source
-    torch.set_num_threads(config.threads or choose_threads(batch_cost(config, source.n_values)))
+    use_threads(config.threads or choose_threads(batch_cost(config, source.n_values)))
     units = units or units_for(config, dataset)  # whose last digit depends on the threads
     device, dtype = choose_device(config.device, config.precision), getattr(torch, config.precision)
     variance = source.known_values().double().var(correction=0).item()

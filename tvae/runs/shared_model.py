@@ -73,7 +73,7 @@ def _restored(trained: Trained, picture: Picture, directory: Path, ranks: Ranks)
 
 def stack_of(config: Config) -> Picture:
     """The middle of some pictures of the folder, as large as all of them have it; other kinds are left out."""
-    files = pictures_of(str(config.image))
+    files = pictures_of(config)
     chosen = [files[i] for i in np.unique(np.linspace(0, len(files) - 1, PICTURES_MAX).round().astype(int))]
     pictures: list[Picture] = []
     for task in tasks_of(replace(config, output=""), chosen, Path()):

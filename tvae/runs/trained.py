@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-import torch
 from omegaconf import OmegaConf
 
+from tvae.backends.native.threads import own_settings
 from tvae.config.checks import parse_config
 from tvae.config.paths_as_typed import as_written
 from tvae.config.recipe import prepare, tell_choices
@@ -46,24 +47,33 @@ def is_model(path: Path) -> bool:
 
 
 class Trained:
-    def __init__(self, config: Config, model: Model, units: Units):
-        """`config`: with every option filled in for the picture that was trained on."""
-        self.config, self.model, self.units = config, model, units
+    def __init__(self, config: Config, model: Model, units: Units, report: dict[str, Any] | None = None):
+        """`config`: with every option filled in for the picture trained on; `report`: elbo, history, noise_model."""
+        self.config, self.model, self.units, self.report = config, model, units, report or {}
+
+    def about(self) -> str:
+        """The model in a few words."""
+        options = self.config.dataset
+        assert isinstance(options, ImageConfig)
+        return f"{self.model.n_latents} latents, patches of {options.patch_size}x{options.patch_size}"
 
     @classmethod
     def on(cls, config: Config, picture: Picture, ranks: Ranks = Ranks()) -> Trained:  # noqa: B008
         """Trained on a picture or a stack."""
-        n_threads = torch.get_num_threads()
-        try:
+        with own_settings():
             given, (config, dataset) = config, prepare(config, picture)
             check_ranks(config, dataset, dataset.fingerprint(), ranks)
             tell_choices(given, config)
             session = Session(config, dataset, None, ranks)
             session.try_starts()
             session.loop()
-        finally:
-            torch.set_num_threads(n_threads)
-        return cls(session.config, session.fit.model, session.fit.units)
+            found = None if dataset.picture is None else dataset.picture.noise_model
+            report = {
+                "elbo": session.fit.bound(),
+                "history": session.record.history,
+                "noise_model": None if found is None else found.facts(),
+            }
+        return cls(session.config, session.fit.model, session.fit.units, report)
 
     def restore(self, picture: Picture, ranks: Ranks = Ranks(), is_told: bool = False) -> Restored:  # noqa: B008
         """A picture of the same number of channels, in the same units; `is_told`: also where there can be no bar."""
@@ -76,8 +86,7 @@ class Trained:
             f"{n_channels} channels, but the model is of pictures with {n_values // options.patch_size**2}",
         )
         open_again = replace(options, train_stride=None)  # by the size of this picture
-        n_threads = torch.get_num_threads()
-        try:
+        with own_settings():
             config, dataset = prepare(replace(self.config, dataset=open_again), picture)
             check_ranks(config, dataset, dataset.fingerprint(), ranks)
             fit = make_fit(config, dataset, None, ranks, self.units)
@@ -87,8 +96,6 @@ class Trained:
                 fit.search(fit.points, derive(config.seed, "other picture", i))
             with restoring(fit, stages(config, fit, picture), is_told) as watch:
                 return restore_picture(fit, picture, config, Bands(ranks, watch))
-        finally:
-            torch.set_num_threads(n_threads)
 
     def save(self, path: Path) -> None:
         """Options, parameters and units; whole or not at all. Of what is there already, only a model is replaced."""
@@ -97,7 +104,15 @@ class Trained:
         refuse(path.exists() and not is_model(path), f"{path}: exists already, and is no model")
         parameters = {name: value.cpu() for name, value in self.model.parameters_by_name().items()}
         about = {**self.model.spec(), "units": [self.units.mean, self.units.std]}
-        write(path, {"options": OmegaConf.to_yaml(as_written(self.config)), "parameters": parameters, **about})
+        write(
+            path,
+            {
+                "options": OmegaConf.to_yaml(as_written(self.config)),
+                "parameters": parameters,
+                **about,
+                "report": self.report,
+            },
+        )
 
     @classmethod
     def load(cls, path: Path) -> Trained:
@@ -108,4 +123,5 @@ class Trained:
             raise UserError(f"{path}: no model of pictures; a run directory is restored from by run=DIR")
         with understood(path):
             model = model_from(content, content["parameters"])
-            return cls(parse_config(content["options"], path), model, Units(*content["units"]))
+            units, report = Units(*content["units"]), dict(content.get("report", {}))
+            return cls(parse_config(content["options"], path), model, units, report)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from PIL import Image as Pillow
 
 from tvae.data.picture import Picture
 from tvae.io.image_file import from_array, read_image
@@ -30,7 +31,9 @@ def restoration(image):
 def test_all_pictures_of_the_table_are_written_and_no_others(tmp_path, image, restoration):
     write_pictures(tmp_path, *restoration)
     found = {path.name for path in tmp_path.iterdir()}
-    assert found == {*OUTPUT_PICTURES} - (set() if image.dtype.kind == "f" else {"restored.tiff"})
+    absent = {"restored.tiff"} if image.dtype.kind != "f" else set()
+    absent |= {"restored_preview.png"} if image.dtype == np.uint8 else set()
+    assert found == {*OUTPUT_PICTURES} - absent
     for name in found:
         assert read_image(str(tmp_path / name)).pixels.shape[:2] == (9, 7)
 
@@ -55,6 +58,22 @@ def test_what_the_files_hold(tmp_path, image, restoration):
     assert shown.max() == 255
     scale = uncertainty_scale(restored)
     np.testing.assert_allclose(shown * scale / 255, restored.uncertainty.mean(-1), atol=0.51 * scale / 255)
+
+
+def test_a_dark_picture_can_be_seen(tmp_path):
+    """16 bit of which little is used, with a few hot pixels, as 8 bit from black to white."""
+    rng = np.random.default_rng(0)
+    values = rng.integers(400, 900, (40, 50)).astype(np.uint16)
+    values.flat[:2] = 60000
+    picture = Picture(from_array(values), values[..., None].astype(float), None, None, 65535.0)
+    restored = Restored(picture.noisy, np.ones(picture.noisy.shape))
+    write_pictures(tmp_path, picture, restored)
+    shown = np.asarray(Pillow.open(tmp_path / "restored_preview.png"))
+    assert (shown.dtype, shown.shape) == (np.uint8, (40, 50))
+    assert shown.min() == 0
+    assert 110 < np.median(shown) < 145
+    np.testing.assert_array_equal(np.asarray(Pillow.open(tmp_path / "restored.png")), values)
+    assert 0.4 < np.median(as_shown(picture, picture.noisy)) < 0.6
 
 
 def test_an_uncertainty_of_zero_is_black(image):

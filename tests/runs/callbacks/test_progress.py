@@ -63,12 +63,31 @@ def test_elsewhere_there_are_lines_now_and_then(caplog, monkeypatch):
         shown.moves()
         shown.end_epoch(ROW)
     with restoring(fit, {"states": 0.5, "local": 0.5}, is_told=True) as watch:
+        watch("states", 0.0)
         watch("local", 0.5)
     assert caplog.messages == [
         "epoch 3/4: 50%",
         "epoch 3/4  ELBO -1.500  sigma 0.25  PSNR 30.00 dB  new states 2.00  1.00 s",
+        "restoring 0%: states",
+        "restoring 0%",
+        "restoring 75%: local",
         "restoring 75%",
     ]
+
+
+def test_many_short_epochs_are_a_few_lines(caplog):
+    """The first one and the last one, and each stage of the restoration once."""
+    caplog.set_level(logging.INFO)
+    with training(fit_at(0), is_told=True) as shown:
+        for epoch in range(1, 5):
+            shown.end_epoch(ROW | {"epoch": epoch})
+    with restoring(fit_at(4), {"states": 0.5, "local": 0.5}, is_told=True) as watch:
+        for stage in ("states", "local"):
+            for share in (0.0, 0.5, 1.0):
+                watch(stage, share)
+    assert [line.split("  ")[0] for line in caplog.messages] == [
+        "epoch 1/4", "epoch 4/4", "restoring 0%: states", "restoring 50%: local",
+    ]  # fmt: skip
 
 
 def test_nothing_is_said_too_often_nor_where_nobody_asked(caplog):

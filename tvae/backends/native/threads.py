@@ -1,7 +1,13 @@
-"""How many threads the kernel uses, and how torch and the kernel share them."""
+"""How many threads the kernel uses, how torch and the kernel share them, and what calls side by side leave behind.
+
+The threads that torch works on belong to each Python thread, and to the process as what a new Python thread begins
+with. A forked process has none of those that torch had started, and would wait for them without end.
+"""
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -9,12 +15,36 @@ import torch
 
 WORTH_THREADS = 2**22  # multiplications; below, waking other threads takes longer than they save
 
-_kernel_threads: int | None = None  # if they are more than torch's
+_here = threading.local()  # n_kernel: threads of the kernel in this Python thread, if they are more than torch's
+
+
+class _Calls:
+    """Calls at work in this process, and torch's settings before the first of them."""
+
+    def __init__(self, has_lost_threads: bool):
+        self.lock, self.has_lost_threads = threading.Lock(), has_lost_threads
+        self.n_at_work = self.n_before = 0
+        self.type_before = torch.float32
+        self.has_many = False  # torch was let work on more than one
+
+
+_calls = _Calls(has_lost_threads=False)
+
+
+def _begin_forked() -> None:
+    global _calls
+    # new, for its lock may have been held by a thread that is not here
+    _calls = _Calls(_calls.has_many or _calls.has_lost_threads)
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_begin_forked)
 
 
 def n_threads_for(n_multiplications: int) -> int:
     """As many as torch uses, or `torch_on_one_thread` has set aside, if there is enough to do; else one."""
-    return _kernel_threads or torch.get_num_threads() if n_multiplications > WORTH_THREADS else 1
+    set_aside: int | None = getattr(_here, "n_kernel", None)
+    return set_aside or torch.get_num_threads() if n_multiplications > WORTH_THREADS else 1
 
 
 @contextmanager
@@ -24,11 +54,39 @@ def torch_on_one_thread() -> Iterator[None]:
     What a visit leaves to torch is tiny, and waking a second thread for each operation costs more than it brings: a
     little on an idle machine, most of the time on one whose cores have other work.
     """
-    global _kernel_threads
-    _kernel_threads = torch.get_num_threads()
+    before = torch.get_num_threads()
+    _here.n_kernel = before
     torch.set_num_threads(1)
     try:
         yield
     finally:
-        torch.set_num_threads(_kernel_threads)
-        _kernel_threads = None
+        torch.set_num_threads(before)
+        _here.n_kernel = None
+
+
+def use_threads(n_threads: int) -> None:
+    """Let torch work on so many; in a process that was forked from one with several, on one."""
+    _calls.has_many |= n_threads > 1 and not _calls.has_lost_threads
+    torch.set_num_threads(1 if _calls.has_lost_threads else n_threads)
+
+
+@contextmanager
+def own_settings() -> Iterator[None]:
+    """Within, a call has single precision by default, and may choose its threads.
+
+    Torch then has what it had before the first of the calls at work; the default type once the last of them has ended.
+    """
+    with _calls.lock:
+        if _calls.n_at_work == 0:
+            _calls.n_before, _calls.type_before = torch.get_num_threads(), torch.get_default_dtype()
+            torch.set_default_dtype(torch.float32)
+        _calls.n_at_work += 1
+    try:
+        use_threads(_calls.n_before)
+        yield
+    finally:
+        with _calls.lock:
+            _calls.n_at_work -= 1
+            torch.set_num_threads(_calls.n_before)
+            if _calls.n_at_work == 0:
+                torch.set_default_dtype(_calls.type_before)

@@ -1,7 +1,7 @@
 """Images as data: a named picture or a file, made noisy or incomplete on request, and cut into patches.
 
 What is corrupted here is known, so that restoration can be judged. A user's file is taken unchanged, and counts as
-its own clean picture only if noise or missing pixels are asked for on top.
+its own clean picture only if missing pixels or a `corruption` are asked for on top.
 
 The recipe for open options: what an image needs depends on its noise, which is estimated from the image itself and
 never told. More noise takes larger patches, hardly any (as in images that are only incomplete) a lower learning rate.
@@ -32,7 +32,7 @@ from tvae.data.picture import (
     read_mask,
     size_of,
 )
-from tvae.errors import UserError
+from tvae.errors import UserError, refuse
 from tvae.fields import fill, option
 from tvae.io.image_file import Image, without_holes
 from tvae.io.stack_file import read_picture
@@ -104,14 +104,19 @@ class ImageConfig(DatasetConfig):
         """With what its noise is, and what is to be done about it."""
         keeps_known = _keeps_known(config) if config.keep_known is None else config.keep_known
         if keeps_known and opened.missing is not None:  # whose known values count as exact
+            told = f"sigma={config.sigma}: known pixels stay as they are; keep_known=false denoises them"
+            refuse(config.sigma is not None, told)
             return opened
-        return with_noise_model(opened, config.noise_model, config.sigma_map, config.outliers == "fill")
+        kind = config.noise_model if config.sigma is None else "gaussian"
+        opened = replace(opened, sigma=config.sigma)
+        return with_noise_model(opened, kind, config.sigma_map, config.outliers == "fill")
 
     def complete(self, config: DataConfigT, opened: Picture) -> DataConfigT:
         if is_slab(config.model) and (opened.known is None or config.model.likelihood == "slab"):
             return self._complete_slab(config, opened)
         sides, seen = (opened.page_height, opened.noisy.shape[1]), opened.seen
-        noise = diagonal_details(seen.noisy, seen.missing) * 255 / seen.grey_range
+        level = diagonal_details(seen.noisy, seen.missing) if config.sigma is None else config.sigma
+        noise = level * 255 / seen.grey_range
         by_noise = 12 if noise > 35 else 10 if noise > 20 else 8
         patch_size = self.patch_size or min(by_noise, *sides)
         n_places = math.prod(max(1, side - patch_size + 1) for side in sides) * opened.n_pages
@@ -132,7 +137,8 @@ class ImageConfig(DatasetConfig):
     def _complete_slab(self, config: DataConfigT, opened: Picture) -> DataConfigT:
         """Choose sizes of the slab model by the noise and the picture (docs/quality.md)."""
         sides, seen, model = (opened.page_height, opened.noisy.shape[1]), opened.seen, config.model
-        sigma = seen.sigma if seen.sigma is not None else estimate_noise(seen.noisy, seen.missing)
+        told = seen.sigma if config.sigma is None else config.sigma
+        sigma = estimate_noise(seen.noisy, seen.missing) if told is None else told
         size = SLAB_SIZES[bisect([20, 35], sigma * 255 / seen.grey_range)]
         is_colour = opened.noisy.shape[2] > 1
         patch_size = self.patch_size or min(size.patch_size_of_colour if is_colour else size.patch_size, *sides)
@@ -177,6 +183,11 @@ class ImageConfig(DatasetConfig):
             "image: no value was given; dataset=file needs it": self.name == "file" and config.image is None,
             f"axes={config.axes}: goes with image=FILE": config.axes is not None and config.image is None,
             f"pages={config.pages}: goes with image=FILE": config.pages is not None and config.image is None,
+            f"sigma={config.sigma}: is of white noise; it goes neither with sigma_map nor with "
+            f"noise_model={config.noise_model}": (
+                config.sigma is not None
+                and (config.sigma_map is not None or config.noise_model not in ("auto", "gaussian"))
+            ),
             f"missing_per={config.missing_per}: goes with missing=FRACTION": (
                 config.missing_per != "pixel" and config.missing is None
             ),

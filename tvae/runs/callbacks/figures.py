@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from tvae.data.dataset import Dataset
 from tvae.inference.posterior import significant_states
 from tvae.io.atomic import write_atomically
+from tvae.io.image_file import stretched, visible
 from tvae.model.packed import unpack
 from tvae.restoration.posterior_mean import Restored, first_page
 from tvae.runs.callbacks.noise_figure import draw_noise
@@ -50,7 +51,7 @@ def one_hot_outputs(fit: Fit) -> torch.Tensor:
 def as_grid(rows: torch.Tensor, shape: tuple[int, ...], own_scale: bool = False) -> np.ndarray:
     """(H, D) -> one RGB picture in [0, 1] of all H, zero middle grey, on one scale or each on its own."""
     height, width = shape[:2]
-    pictures = rows.reshape(len(rows), height, width, -1).numpy()
+    pictures = visible(rows.reshape(len(rows), height, width, -1).numpy())
     columns = math.ceil(math.sqrt(len(rows)))
     n_rows = math.ceil(len(rows) / columns)
     sizes = np.abs(pictures).max((1, 2, 3), keepdims=True)
@@ -132,7 +133,8 @@ def draw_comparison(results: Results) -> Figure | None:
         return None
     step = math.ceil(max(picture.page_height, picture.noisy.shape[1]) / SHOWN)
     picture, restored = first_page(picture, restored, step)
-    low, high = picture.image.low, picture.image.low + picture.image.peak
+    on_screen = stretched(picture.image)
+    low, high = on_screen.low, on_screen.low + on_screen.peak
     reference = picture.noisy if picture.clean is None else picture.clean
     difference = np.abs(restored.pixels - reference)
     if picture.clean is None and picture.known is not None:
@@ -153,7 +155,7 @@ def draw_comparison(results: Results) -> Figure | None:
     figure = Figure(figsize=(16, 4 * height / width + 0.8), layout="constrained")
     for axes, (title, pixels, bottom, top, colours) in zip(figure.subplots(1, 4), panels, strict=True):
         is_map = colours == "magma"
-        shown = pixels.mean(-1) if is_map or pixels.shape[-1] == 1 else ((pixels - low) / picture.image.peak).clip(0, 1)
+        shown = pixels.mean(-1) if is_map or pixels.shape[-1] < 3 else (visible(pixels - low) / (high - low)).clip(0, 1)
         shown_as = axes.imshow(shown, cmap=colours, vmin=bottom, vmax=top, interpolation="nearest")
         if is_map:
             figure.colorbar(shown_as, ax=axes, shrink=0.8)

@@ -10,16 +10,24 @@ from typing import Any
 import numpy as np
 
 from tvae.data.picture import Picture
-from tvae.io.image_encoding import holds_type
-from tvae.io.image_file import to_output, to_png, to_screen
+from tvae.io.image_file import Image, holds_exactly, stretched, to_output, to_png, to_screen
 from tvae.io.stack_file import write_picture
 from tvae.restoration.posterior_mean import Restored, first_page
 
 
 def _restored_as_it_was(picture: Picture, restored: Restored) -> np.ndarray | None:
     """Floating point, stacks, and whatever else a PNG cannot hold."""
-    is_shown = picture.image.layout is None and holds_type(".png", picture.image.dtype)
-    return None if is_shown else to_output(restored.pixels, picture.image)
+    return None if is_png(picture.image) else to_output(restored.pixels, picture.image)
+
+
+def is_png(image: Image) -> bool:
+    """Whether a PNG file holds all of its values."""
+    return image.layout is None and holds_exactly(".png", image)
+
+
+def _preview(picture: Picture, restored: Restored) -> np.ndarray | None:
+    """8 bit that can be seen, of pictures that most programs would show too dark."""
+    return to_screen(restored.pixels, stretched(picture.image)) if picture.image.dtype.itemsize > 1 else None
 
 
 def _shown_uncertainty(picture: Picture, restored: Restored) -> np.ndarray:
@@ -34,7 +42,9 @@ def uncertainty_scale(restored: Restored) -> float:
 
 def _uncertainty_as_it_is(picture: Picture, restored: Restored) -> np.ndarray:
     values, layout = restored.uncertainty.astype(np.float32), picture.image.layout
-    return values if layout is None else layout.with_channels(values.shape[2]).from_tall(values)
+    if layout is None:
+        return values[..., 0] if values.shape[2] == 1 else values
+    return layout.with_channels(values.shape[2]).from_tall(values)
 
 
 # File name -> its pixels, of stacks in PNG files those of the first page; None: this picture has no such file.
@@ -42,6 +52,7 @@ OUTPUT_PICTURES: dict[str, Callable[[Picture, Restored], np.ndarray | None]] = {
     "input.png": lambda picture, restored: to_png(picture.noisy, picture.image),
     "restored.png": lambda picture, restored: to_png(restored.pixels, picture.image),
     "restored.tiff": _restored_as_it_was,
+    "restored_preview.png": _preview,
     "uncertainty.png": _shown_uncertainty,
     "uncertainty.tiff": _uncertainty_as_it_is,
 }
@@ -57,7 +68,8 @@ def write_pictures(directory: Path, picture: Picture, restored: Restored) -> dic
             layout = picture.image.layout if is_whole else None
             if layout is not None and "uncertainty" in name:
                 layout = layout.with_channels(picture.noisy.shape[2])
-            write_picture(directory / name, pixels, layout, picture.image.scale)
+            last_channel = "unspecified" if "uncertainty" in name else picture.image.last_channel
+            write_picture(directory / name, pixels, layout, picture.image.scale, last_channel)
             written[name] = hashlib.sha256((directory / name).read_bytes()).hexdigest()
     return written
 
@@ -71,5 +83,5 @@ def changed_pictures(directory: Path, written: Any) -> list[Path]:
 
 def as_shown(picture: Picture, pixels: np.ndarray) -> np.ndarray:
     """(h, W, 1 or 3) in [0, 1]: pixels (H, W, C) of the picture, the first page of a stack, on a screen."""
-    array = to_screen(pixels[: picture.page_height], picture.image)
+    array = to_screen(pixels[: picture.page_height], stretched(picture.image))
     return (array[..., None] if array.ndim == 2 else array) / 255

@@ -1,7 +1,7 @@
 """What a run shows of itself: an opening and a closing line, and between them how far it has come.
 
-A bar on terminals and in notebooks, as plain text that needs nothing installed; elsewhere a line for each epoch, and
-one now and then in whatever takes long.
+A bar on terminals and in notebooks, as plain text that needs nothing installed; elsewhere a line for the first and the
+last epoch and for each stage of the restoration, and between them one in 10 s at most.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from tvae.training.trainer import Fit
 
 log = logging.getLogger("tvae.train")
 
-SECONDS_SILENT = 30.0  # between lines, where there is no bar
+SECONDS_SILENT = 10.0  # between lines, where there is no bar
 
 
 def has_bar() -> bool:
@@ -41,8 +41,12 @@ class Stage:
     def move(self, done: float) -> None:
         """To so many of the bar's total; costs next to nothing, so that it can be called after every step."""
         self.bar.update(done - self.bar.n)
-        if self.is_told and self.bar.disable and time.monotonic() - self.told_at > SECONDS_SILENT:
+        if self.is_due():
             self.tell(f"{self.name} {self.shown(done)}")
+
+    def is_due(self) -> bool:
+        """Whether a line is to be told again."""
+        return self.is_told and self.bar.disable and time.monotonic() - self.told_at > SECONDS_SILENT
 
     def shown(self, done: float) -> str:
         return f"{done:.0%}"
@@ -57,7 +61,7 @@ class Training(Stage):
 
     def __init__(self, bar: tqdm, fit: Fit, is_told: bool):
         super().__init__(bar, "epoch", is_told)
-        self.fit = fit
+        self.fit, self.has_told_epoch = fit, False
 
     def shown(self, done: float) -> str:
         return f"{int(done) + 1}/{self.fit.n_epochs}: {done % 1:.0%}"
@@ -76,7 +80,9 @@ class Training(Stage):
             values["PSNR"] = f"{row['psnr']:.2f} dB"
         self.bar.set_postfix(values, refresh=False)
         self.bar.update(row["epoch"] - self.bar.n)
-        if self.is_told and self.bar.disable:
+        is_end = row["epoch"] == self.fit.n_epochs
+        if self.is_due() or (self.is_told and self.bar.disable and (is_end or not self.has_told_epoch)):
+            self.has_told_epoch = True
             words = "  ".join(f"{name} {value}" for name, value in values.items())
             words += f"  new states {row['n_accepted']:.2f}  {row['seconds']:.2f} s"
             self.tell(f"epoch {row['epoch']}/{self.fit.n_epochs}  {words}")
@@ -101,8 +107,18 @@ def restoring(fit: Fit, stages: dict[str, float], is_told: bool) -> Iterator[Cal
     share_of = {stage: seconds / whole_time for stage, seconds in stages.items()}
     before = dict(zip(stages, itertools.accumulate(share_of.values(), initial=0.0), strict=False))
     with _bar(fit, 0, 1, layout) as bar:
-        whole = Stage(bar, "restoring", is_told)
-        yield lambda stage, share: whole.move(before[stage] + share * share_of[stage]) if stage in before else None
+        whole, seen = Stage(bar, "restoring", is_told), set[str]()
+
+        def watch(stage: str, share: float) -> None:
+            if stage not in before:
+                return
+            done = before[stage] + share * share_of[stage]
+            if stage not in seen and is_told and bar.disable:
+                whole.tell(f"restoring {whole.shown(done)}: {stage}")
+            seen.add(stage)
+            whole.move(done)
+
+        yield watch
         whole.bar.update(1 - whole.bar.n)
 
 
@@ -110,7 +126,7 @@ def restoring(fit: Fit, stages: dict[str, float], is_told: bool) -> Iterator[Cal
 def _bar(fit: Fit, done: float, total: float, layout: str) -> Iterator[tqdm]:
     is_hidden = not (fit.team.is_leader and has_bar())
     with (
-        logging_redirect_tqdm([logging.getLogger("tvae")]),
+        nullcontext() if is_hidden else logging_redirect_tqdm([logging.getLogger("tvae")]),
         tqdm(initial=done, total=total, bar_format=layout, disable=is_hidden) as bar,
     ):
         yield bar

@@ -1,0 +1,113 @@
+"""What the Python calls return: the kind that was given, typed, also where there is nothing to learn."""
+
+import subprocess
+import sys
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tifffile
+import torch
+from PIL import Image as Pillow
+
+import tvae
+from tests.tiny import TINY, tiny_picture
+from tvae.io.image_file import write_image
+
+SMALL = {"epochs": 2, "n_latents": 8, "n_states": 8, "n_parents": 2, "n_children": 2, "train_stride": 4, "threads": 1}
+GREY = tiny_picture()
+COLOUR = np.dstack([GREY, GREY.T, 255 - GREY])
+
+TYPED = """
+from typing import Any
+import numpy as np
+import torch
+from numpy.typing import NDArray
+import tvae
+
+image: NDArray[np.uint8] = np.zeros((9, 9), np.uint8)
+reveal_type(tvae.denoise(image))
+reveal_type(tvae.denoise(image, return_uncertainty=True))
+reveal_type(tvae.inpaint(torch.zeros(9, 9), image))
+reveal_type(tvae.fit(image).restore(image, return_uncertainty=True)[1])
+reveal_type(tvae.fit(image).history)
+"""
+
+
+@pytest.fixture(scope="module")
+def expected():
+    return tvae.denoise(GREY, effort="fast", **SMALL)
+
+
+def test_tensors_and_pil_images_come_back_in_kind(expected):
+    tensor = tvae.denoise(torch.from_numpy(GREY), effort="fast", **SMALL)
+    assert isinstance(tensor, torch.Tensor)
+    assert tensor.dtype == torch.uint8
+    np.testing.assert_array_equal(tensor.numpy(), expected)
+    picture, uncertainty = tvae.denoise(Pillow.fromarray(GREY), effort="fast", return_uncertainty=True, **SMALL)
+    assert isinstance(picture, Pillow.Image)
+    assert picture.mode == "L"
+    np.testing.assert_array_equal(np.asarray(picture), expected)
+    assert (type(uncertainty), uncertainty.shape) == (np.ndarray, GREY.shape)
+    in_colour = tvae.denoise(Pillow.fromarray(COLOUR), effort="fast", **SMALL)
+    assert in_colour.mode == "RGB"
+    as_array = tvae.denoise(COLOUR, channel_axis=2, effort="fast", **SMALL)
+    np.testing.assert_array_equal(np.asarray(in_colour), as_array)
+    with pytest.raises(TypeError, match="a PIL image of mode P; convert it to one of L, RGB"):
+        tvae.denoise(Pillow.fromarray(GREY).convert("P"))
+
+
+def test_a_constant_picture_comes_back():
+    """A tile of the sky in a service; a mistake in the options is told all the same."""
+    for image, axis in (
+        (np.full((20, 24), 7, np.uint8), None), (np.zeros((20, 24), np.float32), None), (np.ones((9, 9, 3)), 2),
+    ):  # fmt: skip
+        found, uncertainty = tvae.denoise(image, channel_axis=axis, return_uncertainty=True)
+        np.testing.assert_array_equal(found, image)
+        assert (found.dtype, uncertainty.max()) == (image.dtype, 0)
+    holed = np.full((20, 24), 7.0)
+    holed[3:5, 4] = np.nan
+    np.testing.assert_array_equal(tvae.inpaint(holed), np.full((20, 24), 7.0))
+    with pytest.raises(ValueError, match="epochs=0"):
+        tvae.denoise(np.zeros((20, 24)), epochs=0)
+    with pytest.raises(ValueError, match="all pixels are missing"):
+        tvae.inpaint(GREY, np.ones(GREY.shape))
+
+
+def test_what_a_model_tells_of_itself(tmp_path):
+    model = tvae.fit(tiny_picture(64), effort="fast", **SMALL)
+    assert [row["epoch"] for row in model.history] == [1, 2]
+    assert model.elbo == pytest.approx(model.history[-1]["elbo"], rel=0.2)
+    assert model.sigma == pytest.approx(model.history[-1]["sigma"])
+    assert model.noise_model is None or "kind" in model.noise_model
+    assert repr(model) == (f"<tvae.Model: 8 latents, patches of 8x8, ELBO {model.elbo:.4f}, sigma {model.sigma:.4g}>")
+    model.save(tmp_path / "model.tvae")
+    again = tvae.load(tmp_path / "model.tvae")
+    for name in ("elbo", "sigma", "history", "noise_model"):
+        assert getattr(again, name) == getattr(model, name)
+    assert repr(again) == repr(model)
+    constant = np.full((20, 24), 7, np.uint8)
+    np.testing.assert_array_equal(model.restore(constant), constant)
+
+
+def test_the_uncertainty_of_a_grey_picture_has_two_axes(command):
+    write_image(Path("a.png"), GREY)
+    assert command("denoise", "a.png", *TINY, "hydra.run.dir=run")[0] == 0
+    assert tifffile.imread("run/uncertainty.tiff").shape == GREY.shape
+    assert tvae.denoise(GREY, effort="fast", return_uncertainty=True, **SMALL)[1].shape == GREY.shape
+
+
+def test_types_are_shipped(tmp_path):
+    assert files("tvae").joinpath("py.typed").is_file()
+    (tmp_path / "use.py").write_text(TYPED)
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--config-file=", "--follow-imports=silent", "use.py"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=500,
+    )  # fmt: skip
+    told = [line.partition("Revealed type is ")[2].replace("builtins.", "") for line in done.stdout.splitlines()]
+    told = [line for line in told if line]
+    assert [("ndarray" in line, "tuple[" in line) for line in told[:2]] == [(True, False), (True, True)], done.stdout
+    assert "Tensor" in told[2]
+    assert "float" in told[3]
+    assert "list[dict" in told[4]
