@@ -24,12 +24,11 @@ from tvae.inference.states import StatesConfig, all_states
 from tvae.inference.streams import Stream
 from tvae.io.image_file import from_array
 from tvae.model.decoder import DECODERS
-from tvae.model.likelihood import LIKELIHOODS
 from tvae.model.packed import UNPACKED, pack, unpack
 from tvae.model.parts import Start
-from tvae.model.prior import PRIORS, Bernoulli, Prior
+from tvae.model.prior import Bernoulli, Prior
 from tvae.model.units import Units
-from tvae.model.vae import Model, ModelConfig, model_from, start_model
+from tvae.model.vae import LIKELIHOODS, PRIORS, Model, ModelConfig, model_from, start_model
 from tvae.restoration.metrics import psnr
 from tvae.restoration.posterior_mean import Plan, restore
 from tvae.runs.setup import make_fit
