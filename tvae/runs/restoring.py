@@ -54,7 +54,12 @@ def restore_picture(fit: Fit, picture: Picture, config: Config, bands: Bands) ->
         restored = by_model(config.restoration.n_rounds)
     else:
         keeps_known = bool(config.keep_known)
-        restored = refine_seen(picture, lambda: by_model(0), keeps_known, config.effort, config.seed, bands)
+        options = config.dataset
+        assert isinstance(options, ImageConfig)
+        is_thinned = config.model.likelihood == "slab" and options.train_stride != 1  # whose states are searched for
+        restored = refine_seen(
+            picture, lambda: by_model(int(is_thinned)), keeps_known, config.effort, config.seed, bands
+        )
     if config.restoration.keep_unexplained:
         restored = with_unexplained(picture.seen, restored)
     return replace(take_back(picture, restored), psnr_model=found["psnr"])

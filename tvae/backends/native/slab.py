@@ -23,6 +23,7 @@ from tvae.training.backend import Minibatch
 from tvae.training.m_step import Totals
 
 MOST_ON = 8  # latents in any state, as in slab.hpp
+PRUNE = 1e-3  # states with a smaller q do not count in posterior moments
 N_PARTS = 8  # of the data points, whose sums are added in order: results do not depend on the number of threads
 
 
@@ -136,7 +137,7 @@ def visit(model: Model, ea: EaConfig, prune: float, batch: Minibatch, totals: To
     x, observed, index, sums = batch.x, batch.observed, batch.index, totals.sums
     _check(batch.packed)
     searches = batch.packed.shape[1] < 2**model.n_latents
-    job = _Job(model, ea, x, batch.packed, searches, observed, index, prune / batch.packed.shape[1])
+    job = _Job(model, ea, x, batch.packed, searches, observed, index, prune)  # of each state, not of all together
     n_parts, n_latents, n_values = job.task.n_parts, model.n_latents, x.shape[1]
     error = torch.zeros(n_parts, dtype=torch.float64)
     active = torch.zeros(len(x), n_latents)
@@ -170,7 +171,7 @@ def moments(
 ) -> tuple[Tensor, Tensor]:
     """(B, D) each: posterior mean and variance of the clean value, with the states as they are; needs `has_slab`."""
     _check(packed)
-    job = _Job(model, ea, x, packed, False, observed, index, 1e-4 / packed.shape[1])
+    job = _Job(model, ea, x, packed, False, observed, index, PRUNE)
     mean, variance = torch.empty_like(x), torch.empty_like(x)
     job.task.mean, job.task.variance = mean.data_ptr(), variance.data_ptr()
     job.run(x, observed)

@@ -60,7 +60,9 @@ class SlabSize:
 
 
 SLAB_SIZES = (SlabSize(8, 6, 200, 16), SlabSize(8, 6, 200, 12), SlabSize(10, 6, 150, 8))  # below 20, 35, above
-SLAB_EPOCHS = {"train": 30, "fast": 6, "default": 12, "best": 24}
+SLAB_EPOCHS = {"train": 30, "fast": 8, "default": 12, "best": 16}
+SLAB_STRIDE = {"train": 1, "fast": 2, "default": 1, "best": 1}  # between the patches trained on; all are restored
+N_THINNED = 15_000  # patches; of fewer all are trained on
 SLAB_CANDIDATES = 40
 SLAB_BATCH = 32_768  # the M-step is exact, once an epoch: minibatches only divide the work
 N_PER_LATENT = 100  # patches that a latent needs, on average
@@ -143,10 +145,11 @@ class ImageConfig(DatasetConfig):
         is_colour = opened.noisy.shape[2] > 1
         patch_size = self.patch_size or min(size.patch_size_of_colour if is_colour else size.patch_size, *sides)
         n_places = math.prod(max(1, side - patch_size + 1) for side in sides) * opened.n_pages
-        train_stride = self.train_stride or math.ceil(math.sqrt(n_places / PATCHES_MAX))
+        kind = "train" if config.restoration.method == "posterior_mean" else config.effort
+        thinned = SLAB_STRIDE[kind] if n_places > N_THINNED else 1
+        train_stride = self.train_stride or max(thinned, math.ceil(math.sqrt(n_places / PATCHES_MAX)))
         n_latents = model.n_latents or max(2, min(size.n_latents, round(n_places / train_stride**2 / N_PER_LATENT)))
         rank = max(1, min(size.rank, patch_size**2 * opened.noisy.shape[2] - 1))
-        epochs = SLAB_EPOCHS["train" if config.restoration.method == "posterior_mean" else config.effort]
         return replace(
             config,
             dataset=replace(self, patch_size=patch_size, train_stride=train_stride),
@@ -161,7 +164,7 @@ class ImageConfig(DatasetConfig):
             ),
             lr=fill(config.lr, max=0.005),
             batch_size=config.batch_size or SLAB_BATCH,
-            epochs=config.epochs or epochs,
+            epochs=config.epochs or SLAB_EPOCHS[kind],
             keep_known=_keeps_known(config) if config.keep_known is None else config.keep_known,
         )  # fmt: skip
 
