@@ -45,7 +45,7 @@ def test_an_experiment_sets_values_and_the_command_line_wins():
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["ea.n_parents=100"], "ea.n_parents=100: must be at most states.n_states=64"),
+        (["states.n_states=64", "ea.n_parents=100"], "ea.n_parents=100: must be at most states.n_states=64"),
         (["ea.n_children=9"], "ea.n_children=9: must be at most model.n_latents=8"),
         (["ea.n_flips=9"], "ea.n_flips=9: must be at most model.n_latents=8"),
         (["states.n_states=257"], "states.n_states=257: model.n_latents=8 has fewer states than that"),
@@ -90,7 +90,7 @@ def test_an_experiment_sets_values_and_the_command_line_wins():
         (["epochs=${effort}"], "epochs=${effort}: While dereferencing interpolation '${effort}': Value 'default'"),
         (["seed=${oc.env:NOWHERE}"], "seed=${oc.env:NOWHERE}: KeyError raised while resolving interpolation"),
         (["model.hidden=[${nowhere}]"], "model.hidden=['${nowhere}']: Interpolation key 'nowhere' not found"),
-        (["model.hidden=${states.n_states}"], "model.hidden=${states.n_states}: leads to what is no list"),
+        (["model.hidden=${ea.n_flips}"], "model.hidden=${ea.n_flips}: does not resolve to a list"),
     ],
 )
 def test_a_mistake_gets_one_clear_line(overrides, message):
@@ -99,12 +99,12 @@ def test_a_mistake_gets_one_clear_line(overrides, message):
 
 
 def test_interpolations_between_options():
-    assert checked("dataset=bars", "model.hidden=[${states.n_states}]", "seed=${corruption_seed}").model.hidden == [64]
+    assert checked("dataset=bars", "model.hidden=[${ea.n_flips}]", "seed=${corruption_seed}").model.hidden == [1]
 
 
 def test_all_problems_are_listed_at_once():
     assert len(problems("seed=${nowhere}", "lr.max=${nowhere}", "+foo=1")) == 3
-    assert len(problems("epochs=0", "batch_size=-1", "ea.n_parents=100", "device=tpu")) == 4
+    assert len(problems("epochs=0", "batch_size=-1", "ea.n_parents=0", "device=tpu")) == 4
     assert len(problems("+epoch=3", "+foo=1", "epochs=0")) == 3
     assert len(problems("model.n_latents=-1")) == 1
     assert len(problems("model.n_latents=20000", "epochs=0")) == 1

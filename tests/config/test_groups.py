@@ -84,6 +84,10 @@ def test_every_value_of_every_pair_of_groups_survives(dataset, tmp_path):
             with pytest.raises(UserError, match="is no image"):
                 checked(*about, *pair)
             continue
+        if "ea=residual" in pair and not (plain.dataset.is_image or {"model=slab", "model=linear"} & {*pair}):
+            with pytest.raises(UserError, match="needs a linear decoder"):
+                complete(checked(*about, *pair), opened)
+            continue
         found = flat(complete(checked(*about, *pair), opened))
         for group, _, choice in (word.partition("=") for word in (*pair, f"dataset={dataset}")):
             expected = {f"{group}.{name}": v for name, v in given_by(f"{group}/{choice}").items() if v is not None}
@@ -169,5 +173,8 @@ def test_a_run_says_what_was_chosen(command):
 def test_open_options_are_null_and_have_a_value_where_no_recipe_is():
     model = composed("dataset=bars").model
     of_model = {f.name: f.default for f in fields(ModelConfig) if f.metadata.get("is_open")}
-    assert of_model == {"sigma2": 0.01, "impute": True}
+    assert of_model == {
+        "prior": "bernoulli", "likelihood": "gaussian", "slab": 0, "sigma2": 0.01, "solver": "adam", "impute": True,
+        "fixed_sigma2": False,
+    }  # fmt: skip
     assert all(model[name] is None for name in of_model)

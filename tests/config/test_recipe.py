@@ -10,6 +10,7 @@ from tvae.config.recipe import complete
 from tvae.data.dataset import EFFORTS
 from tvae.data.named import camera
 from tvae.data.picture import add_noise
+from tvae.data.sets.image import N_PER_LATENT, SLAB_EPOCHS, SLAB_SIZES
 from tvae.errors import UserError
 from tvae.io.image_file import write_image
 from tvae.restoration.non_local.effort import REFINEMENTS
@@ -28,11 +29,32 @@ def completed(*overrides):
 )
 def test_more_noise_takes_larger_patches(corruption, patch_size, rate):
     for restoration in (PAPER, NONLOCAL):
-        config = completed("dataset=camera", corruption, restoration)
+        config = completed("dataset=camera", "model=deep", corruption, restoration)
         assert (config.dataset.patch_size, config.lr.max) == (patch_size, rate)
-    config = completed("dataset=camera", corruption, PAPER)
+    config = completed("dataset=camera", "model=deep", corruption, PAPER)
     assert (config.model.n_latents, config.model.hidden) == (256, [256])
     assert 35 <= config.epochs <= 45
+
+
+@pytest.mark.parametrize(("noise", "size"), [(15, SLAB_SIZES[0]), (25, SLAB_SIZES[1]), (50, SLAB_SIZES[2])])
+def test_pictures_get_a_slab_model_of_a_size_by_their_noise(noise, size):
+    for task, kind in (("train", "train"), ("denoise", "default")):
+        config = completed("dataset=camera", f"noise={noise}", f"task={task}")
+        model = config.model
+        assert (model.likelihood, model.prior, model.solver, model.hidden) == ("slab", "local", "exact", [])
+        assert (config.dataset.patch_size, model.n_latents) == (size.patch_size, size.n_latents)
+        assert (model.slab, config.epochs) == (size.rank, SLAB_EPOCHS[kind])
+        assert model.sigma2**0.5 == pytest.approx(noise, rel=0.05)
+
+
+@pytest.mark.parametrize(("side", "train_stride"), [(40, 1), (200, 1), (600, 2)])
+def test_small_pictures_get_fewer_latents_and_large_ones_are_thinned_out(tmp_path, side, train_stride):
+    write_image(tmp_path / "a.png", np.random.default_rng(0).integers(0, 255, (side, side), dtype=np.uint8))
+    config = completed(f"image={tmp_path}/a.png")
+    n_patches = ((side - config.dataset.patch_size + 1) / train_stride) ** 2
+    assert config.dataset.train_stride == train_stride
+    assert config.model.n_latents == min(SLAB_SIZES[2].n_latents, round(n_patches / N_PER_LATENT))
+    assert config.states.n_states <= config.model.n_latents
 
 
 def test_the_noise_is_measured_and_not_told(tmp_path):
@@ -50,11 +72,11 @@ def test_the_noise_is_measured_and_not_told(tmp_path):
 )
 def test_size_decides_latents_epochs_and_how_many_patches_are_trained_on(tmp_path, side, n_latents, train_stride):
     write_image(tmp_path / "a.png", np.random.default_rng(0).integers(0, 255, (side, side), dtype=np.uint8))
-    config = completed(f"image={tmp_path}/a.png", PAPER)
+    config = completed(f"image={tmp_path}/a.png", "model=deep", PAPER)
     assert (config.model.n_latents, config.dataset.train_stride) == (n_latents, train_stride)
     assert 15 <= config.epochs <= 200
     for effort in EFFORTS:
-        first = completed(f"image={tmp_path}/a.png", NONLOCAL, f"effort={effort}")
+        first = completed(f"image={tmp_path}/a.png", "model=deep", NONLOCAL, f"effort={effort}")
         assert first.dataset.train_stride >= train_stride
         assert 1 <= first.epochs <= 200
 
@@ -120,7 +142,7 @@ def test_experiments_of_the_paper_have_its_model(name):
 def test_an_accelerator_gets_larger_minibatches_of_pictures(monkeypatch):
     for device, size in (("cpu", 32), ("cuda", 256)):
         monkeypatch.setattr(recipe, "choose_device", lambda name, precision, device=device: torch.device(device))
-        assert completed("dataset=camera", "noise=25", NONLOCAL).batch_size == size
-        assert completed("dataset=camera", "noise=25", "batch_size=50").batch_size == 50
-        assert completed("dataset=camera", "noise=25", PAPER).batch_size == 32
+        assert completed("dataset=camera", "model=deep", NONLOCAL).batch_size == size
+        assert completed("dataset=camera", "batch_size=50").batch_size == 50
+        assert completed("dataset=camera", "model=deep", PAPER).batch_size == 32
         assert completed("dataset=bars").batch_size == 32

@@ -2,7 +2,7 @@
 
 import torch
 
-from tvae.training.start import k_means, smoothed, smoothing
+from tvae.training.start import first_combinations, k_means, smoothed, smoothing
 
 
 def test_means_of_well_separated_clusters_are_found():
@@ -35,3 +35,12 @@ def test_missing_values_do_not_count():
     observed[0, 4] = False
     x = torch.full((1, 9), 7.0, dtype=torch.float64) * observed
     torch.testing.assert_close(smoothed((x, observed), blur), torch.full((1, 9), 7.0, dtype=torch.float64))
+
+
+def test_states_at_the_start_are_distinct():
+    """Also where there are more than latents, up to all of them."""
+    assert first_combinations(200, 3).tolist() == [[1, 0, 0], [0, 1, 0], [0, 0, 1]]
+    for n_states in range(1, 9):
+        found = first_combinations(3, n_states)
+        assert len({*map(tuple, found.tolist())}) == n_states
+        assert found.sum(1)[: min(n_states, 3)].eq(1).all()

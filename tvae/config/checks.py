@@ -128,7 +128,7 @@ def _list_problem(cfg: DictConfig, key: str) -> str | None:
     found, schema = cfg[key], OmegaConf.get_type(cfg)
     is_for_list = schema is not None and "list[" in str(get_type_hints(schema)[key]).lower()
     values = list(found) if isinstance(found, ListConfig) else None
-    return "leads to what is no list" if is_for_list and found is not None and values is None else None
+    return "does not resolve to a list" if is_for_list and found is not None and values is None else None
 
 
 COMPARISONS = {
@@ -164,10 +164,10 @@ def inconsistencies(config: Config) -> list[str]:
     n_latents = math.inf if model.n_latents is None else model.n_latents
     wrong = {
         f"states.n_states={n_states}: model.n_latents={n_latents} has fewer states than that": (
-            n_latents < 62 and n_states > 2**n_latents
+            n_states is not None and n_latents < 62 and n_states > 2**n_latents
         ),
         f"ea.n_parents={ea.n_parents}: must be at most states.n_states={n_states}": (
-            ea.n_parents is not None and ea.n_parents > n_states
+            None not in (ea.n_parents, n_states) and ea.n_parents > n_states
         ),
         f"ea.n_children={ea.n_children}: must be at most model.n_latents={n_latents}": (
             ea.n_children is not None and ea.n_children > n_latents
@@ -180,7 +180,8 @@ def inconsistencies(config: Config) -> list[str]:
             model.solver == "exact" and (model.decoder != "mlp" or model.hidden != [])
         ),
         "model.counts_imputed=true: needs model.impute=true, model.solver=adam and model.likelihood=gaussian": (
-            model.counts_imputed and (model.impute is False or model.solver != "adam" or model.likelihood != "gaussian")
+            model.counts_imputed
+            and (model.impute is False or model.solver == "exact" or model.likelihood not in (None, "gaussian"))
         ),
         "model.solver=exact: needs model.likelihood=gaussian or slab": (
             model.solver == "exact" and model.likelihood == "known_variance"

@@ -7,7 +7,7 @@ that were left open, and how its data are made.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any, ClassVar, Optional, TypeVar
 
@@ -16,7 +16,7 @@ import torch
 from tvae.data.picture import Picture, hash_of, scale_problem
 from tvae.data.whitening import Whitening
 from tvae.errors import UserError
-from tvae.fields import option
+from tvae.fields import fill, option
 from tvae.model.vae import Model
 from tvae.noise.diagnosis import KINDS as NOISE_KINDS
 from tvae.training.points import Source
@@ -25,15 +25,7 @@ from tvae.training.trainer import FitConfig
 TASKS = ("train", "denoise", "inpaint")
 EFFORTS = ("fast", "default", "best")
 RESTORATIONS = ("posterior_mean", "nonlocal")
-# The model of the paper, where no other was chosen.
-PAPER_MODEL = {"likelihood": "gaussian", "prior": "bernoulli", "slab": 0, "solver": "adam"}
-SEARCH = {  # what suits real data (docs/quality.md)
-    "selection": "posterior",
-    "n_parents": 10,
-    "n_children": 6,
-    "mutation": "uniform",
-    "n_candidates": 0,
-}
+SEARCH = {"selection": "posterior", "n_parents": 10, "n_children": 6, "mutation": "uniform"}  # docs/quality.md
 # What to say of an option that is only for data sets of this schema, where another one does not take it.
 NOT_FOR = {"image": "dataset={} is no image", "natural": "is for patches of natural images, not for dataset={}"}
 
@@ -213,3 +205,23 @@ class DataConfig(PictureConfig, FitConfig):
 
 
 DataConfigT = TypeVar("DataConfigT", bound=DataConfig)
+
+
+def with_paper_model(config: DataConfigT, n_latents: int, **of_model: Any) -> DataConfigT:
+    """Fill in the open options of model, states and search: the paper's model, and what suits real data.
+
+    A slab model that was chosen has one direction for each latent, as in spike-and-slab sparse coding; a linear one
+    has its exact M-step and search (docs/quality.md).
+    """
+    model, is_slab = config.model, config.model.likelihood == "slab"
+    solves = is_slab and model.hidden == []
+    search = {"selection": "best", "n_parents": 1, "n_children": min(4, n_latents), "mutation": "residual"}
+    return replace(
+        config,
+        model=fill(
+            model, n_latents=n_latents, likelihood="gaussian", prior="bernoulli", slab=int(is_slab),
+            solver="exact" if solves else "adam", fixed_sigma2=False, **of_model,
+        ),
+        states=fill(config.states, n_states=64),
+        ea=fill(config.ea, **(search if solves else SEARCH)),
+    )  # fmt: skip

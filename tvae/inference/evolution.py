@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Optional
 
 import torch
 from torch import Tensor
@@ -139,11 +140,8 @@ class EaConfig:
     n_flips: int = option(1, "latents that flip in a child (sparse: on average)", ge=1)
     crossover: bool = option(False, "one-point crossover before mutation")
     most_on: int = option(2, "residual: latents that are on in a state, at most", ge=1, le=8)
-    n_candidates: Open[int] = option(
-        0,
-        "residual: latents that are tried, those of highest prior; 0: all; null: by the model",
-        is_open=True,
-        ge=0,
+    n_candidates: Optional[int] = option(
+        None, "residual: latents that are tried, those of highest prior; null: all, of pictures 40", is_open=True, ge=1
     )
     far_below: float = option(12.0, "residual: children expected so many nats below the best are not evaluated", gt=0)
 

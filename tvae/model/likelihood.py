@@ -91,11 +91,18 @@ class Gaussian(Likelihood):
     def __init__(self, sigma2: Tensor):
         super().__init__()
         self.register_buffer("sigma2", sigma2.clamp(min=SIGMA2_MIN))
+        self.is_fixed = False  # sigma2 is known
 
     @classmethod
     def start(cls, start: Start) -> Gaussian:
+        found = cls(cls.sigma2_at_start(start))
+        found.is_fixed = start.options.fixed_sigma2
+        return found
+
+    @staticmethod
+    def sigma2_at_start(start: Start) -> Tensor:
         sigma2 = start.data_variance if start.options.sigma2 is None else start.options.sigma2
-        return cls(torch.tensor(sigma2 / start.units.std**2, dtype=torch.float64))
+        return torch.tensor(sigma2 / start.units.std**2, dtype=torch.float64)
 
     def error(self, x: Tensor, mu: Tensor, z: Tensor, observed: Tensor | None = None) -> Tensor:
         return squared_error(x, mu, observed)
@@ -116,7 +123,8 @@ class Gaussian(Likelihood):
 
     @torch.no_grad()
     def update(self, sums: dict[str, Tensor]) -> None:
-        self.sigma2.copy_((sums["error"] / sums["n_observed"]).clamp(min=SIGMA2_MIN))  # Eq. (5)
+        if not self.is_fixed:
+            self.sigma2.copy_((sums["error"] / sums["n_observed"]).clamp(min=SIGMA2_MIN))  # Eq. (5)
 
     def sample(self, mu: Tensor, rng: torch.Generator, z: Tensor | None = None) -> Tensor:
         return mu + self.sigma2.sqrt() * standard_normal(mu, rng)

@@ -59,7 +59,9 @@ class Slab(Gaussian):
     def start(cls, start: Start) -> Slab:
         options = start.options
         shape = options.n_latents, options.slab, start.n_outputs
-        return cls(Gaussian.start(start).sigma2, torch.zeros(shape, dtype=torch.float64))
+        found = cls(cls.sigma2_at_start(start), torch.zeros(shape, dtype=torch.float64))
+        found.is_fixed = options.fixed_sigma2
+        return found
 
     def coefficients(self, residual: Tensor, z: Tensor, observed: Tensor | None) -> Coefficients:
         """Residual (..., D) = x - mu(z), zero where not observed, z (..., H), observed (..., D) bool."""

@@ -52,6 +52,9 @@ class ModelConfig:
         0.01, "noise variance at the start, in the data's units; null: the data's variance, of bars 0.01", is_open=True,
         gt=0,
     )  # fmt: skip
+    fixed_sigma2: Open[bool] = option(
+        False, "the noise variance stays as it is at the start; null: where `sigma` is given", is_open=True
+    )
     variances: Optional[list[float]] = option(
         None, "likelihood=known_variance: noise variance of each value of a data point, in the data's units", gt=0
     )

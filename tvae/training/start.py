@@ -5,6 +5,8 @@ With U = 0 the first E-step assigns every data point to its nearest mean, and th
 
 from __future__ import annotations
 
+from itertools import chain, combinations, islice
+
 import torch
 from torch import Tensor
 
@@ -32,14 +34,24 @@ def start_slabs(model: Model, points: Points, every: Reader, shape: tuple[int, .
     means = k_means(sample, n_latents, rng)
     decoder.weights[0].copy_(means)
     decoder.biases[0].zero_()
-    eye = torch.eye(n_latents, device=means.device)
+    by_rank = first_combinations(n_latents, points.sets.tensor.shape[1]).to(means.device)
+    n_used = by_rank.shape[1]
     for index in torch.arange(len(points.own), device=means.device).split(CHUNK):
-        nearest = (
-            _distances(smoothed(points.rows(index), blur), means)
-            .topk(points.sets.tensor.shape[1], dim=1, largest=False)
-            .indices
-        )
-        points.sets.put(index, pack(eye[nearest]))
+        distances = _distances(smoothed(points.rows(index), blur), means)
+        nearest = distances.topk(n_used, dim=1, largest=False).indices  # (B, n_used)
+        z = by_rank.new_zeros(len(index), len(by_rank), n_latents)
+        z.scatter_(2, nearest[:, None].expand(-1, len(by_rank), -1), by_rank.expand(len(index), -1, -1))
+        points.sets.put(index, pack(z))
+
+
+def first_combinations(n_latents: int, n_states: int) -> Tensor:
+    """(S, K) uint8: distinct states of the K first of H latents: one on, then two and so on, and at last none."""
+    every = chain.from_iterable(combinations(range(n_latents), n_on) for n_on in range(1, n_latents + 1))
+    on = list(islice(every, n_states))
+    z = torch.zeros(n_states, 1 + max(map(max, on)), dtype=torch.uint8)
+    for state, latents in zip(z, on, strict=False):
+        state[list(latents)] = 1
+    return z
 
 
 def smoothing(shape: tuple[int, ...]) -> Tensor:

@@ -193,9 +193,16 @@ def test_the_nonlocal_stage_starts_from_the_restoration_by_states():
 def test_the_nonlocal_stage_is_worth_it_on_a_photograph():
     clean = camera().pixels[90:160, 90:160, 0]
     noisy = add_noise(clean[..., None], 25, seed=0)[..., 0]
-    options = ["dataset.patch_size=6", "model.n_latents=32", "states.n_states=16", "epochs=12", "lr.max=0.02"]
+    options = [
+        "model=deep",
+        "dataset.patch_size=6",
+        "model.n_latents=32",
+        "states.n_states=16",
+        "epochs=12",
+        "lr.max=0.02",
+    ]
     nonlocal_, without = (
-        psnr(clean, tvae.denoise(noisy, overrides=[*options, f"restoration={method}"]), 255)
+        psnr(clean, tvae.denoise(noisy, overrides=[*options, "lr.max=0.02", f"restoration={method}"]), 255)
         for method in ("nonlocal", "posterior_mean")
     )
     assert nonlocal_ > without + 0.5

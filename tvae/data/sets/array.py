@@ -14,7 +14,7 @@ from typing import Any, Optional
 
 import numpy as np
 
-from tvae.data.dataset import PAPER_MODEL, SEARCH, DataConfig, DataConfigT, Dataset, DatasetConfig
+from tvae.data.dataset import DataConfig, DataConfigT, Dataset, DatasetConfig, with_paper_model
 from tvae.data.mapped import Mapped, MappedSource
 from tvae.errors import UserError
 from tvae.fields import fill, option
@@ -34,14 +34,8 @@ class ArrayConfig(DatasetConfig):
     )
 
     def complete(self, config: DataConfigT, opened: Any) -> DataConfigT:
-        return replace(
-            config,
-            model=fill(config.model, n_latents=300, impute=True, **PAPER_MODEL),
-            states=fill(config.states, n_states=64),
-            ea=fill(config.ea, **SEARCH),
-            lr=fill(config.lr, max=0.002),
-            epochs=config.epochs or 100,
-        )
+        completed = with_paper_model(config, config.model.n_latents or 300, impute=True)
+        return replace(completed, lr=fill(config.lr, max=0.002), epochs=config.epochs or 100)
 
     def make(self, config: DataConfig, opened: Any) -> Dataset:
         if self.file is None:

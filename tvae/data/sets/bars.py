@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tvae.data.dataset import PAPER_MODEL, DataConfig, DataConfigT, Dataset, DatasetConfig
+from tvae.data.dataset import DataConfig, DataConfigT, Dataset, DatasetConfig, with_paper_model
 from tvae.fields import fill, option
 from tvae.inference.streams import generator
 from tvae.model.decoder import Mlp
@@ -36,14 +36,12 @@ class BarsConfig(DatasetConfig):
     seed: int = option(0, "of the images; apart from the run's seed, so that runs see the same data", ge=0)
 
     def complete(self, config: DataConfigT, opened: Any) -> DataConfigT:
-        return replace(
-            config,
-            model=fill(config.model, n_latents=2 * self.size, sigma2=0.01, impute=True, **PAPER_MODEL),
-            states=fill(config.states, n_states=64),
-            ea=fill(config.ea, selection="fitness", n_parents=5, n_children=4, mutation="uniform", n_candidates=0),
-            lr=fill(config.lr, max=0.01, epochs_per_cycle=20),
-            epochs=config.epochs or 200,
-        )
+        if config.model.likelihood != "slab":
+            ea = fill(config.ea, selection="fitness", n_parents=5, n_children=4, mutation="uniform")
+            config = replace(config, ea=ea)
+        completed = with_paper_model(config, config.model.n_latents or 2 * self.size, sigma2=0.01, impute=True)
+        lr = fill(config.lr, max=0.01, epochs_per_cycle=20)
+        return replace(completed, lr=lr, epochs=config.epochs or 200)
 
     def problems(self, config: DataConfig) -> list[str]:
         n_bars = 2 * self.size

@@ -20,7 +20,7 @@ from typing import Optional
 import numpy as np
 
 from tvae.data.corruption import corrupt, corruption_problems
-from tvae.data.dataset import PAPER_MODEL, SEARCH, DataConfig, DataConfigT, Dataset, DatasetConfig
+from tvae.data.dataset import DataConfig, DataConfigT, Dataset, DatasetConfig, with_paper_model
 from tvae.data.named import read_named
 from tvae.data.patch_source import PatchSource
 from tvae.data.patches import AVERAGES
@@ -126,11 +126,8 @@ class ImageConfig(DatasetConfig):
         n_points = n_places / train_stride**2
         n_latents = config.model.n_latents or (256 if n_points > 20_000 else 128 if n_points > 5_000 else 64)
         return replace(
-            config,
+            with_paper_model(config, n_latents, impute=False),
             dataset=replace(self, patch_size=patch_size, train_stride=train_stride),
-            model=fill(config.model, n_latents=n_latents, impute=False, **PAPER_MODEL),
-            states=fill(config.states, n_states=64),
-            ea=fill(config.ea, **SEARCH),
             lr=fill(config.lr, max=0.005 if noise > 10 else 0.0025),
             epochs=config.epochs or _epochs(config, n_points),
             keep_known=_keeps_known(config) if config.keep_known is None else config.keep_known,
@@ -155,11 +152,11 @@ class ImageConfig(DatasetConfig):
             dataset=replace(self, patch_size=patch_size, train_stride=train_stride),
             model=fill(
                 replace(model, n_latents=n_latents), likelihood="slab", slab=rank, prior="local", solver="exact",
-                hidden=[], sigma2=sigma**2, impute=False,
+                hidden=[], sigma2=sigma**2, fixed_sigma2=config.sigma is not None, impute=False,
             ),
             states=fill(config.states, n_states=min(8, n_latents)),
             ea=fill(
-                config.ea, selection="best", mutation="residual", n_parents=1, n_children=4,
+                config.ea, selection="best", mutation="residual", n_parents=1, n_children=min(4, n_latents),
                 n_candidates=min(SLAB_CANDIDATES, n_latents),
             ),
             lr=fill(config.lr, max=0.005),

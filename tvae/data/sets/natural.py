@@ -17,7 +17,7 @@ from typing import Any, Optional
 import numpy as np
 import torch
 
-from tvae.data.dataset import PAPER_MODEL, SEARCH, DataConfig, DataConfigT, Dataset, DatasetConfig
+from tvae.data.dataset import DataConfig, DataConfigT, Dataset, DatasetConfig, with_paper_model
 from tvae.data.named import cache_dir
 from tvae.data.natural_images import embedded, vanhateren
 from tvae.data.natural_patches import Cutting, Patches, make_patches
@@ -48,11 +48,8 @@ class NaturalConfig(Cutting, DatasetConfig):
                 "n_patches=%d: fewer than model.n_latents=%d, which are more than can be learned", n_patches, n_latents
             )
         return replace(
-            config,
+            with_paper_model(config, n_latents, impute=True),
             dataset=replace(self, n_test=n_patches // 10 if self.n_test is None else self.n_test),
-            model=fill(config.model, n_latents=n_latents, impute=True, **PAPER_MODEL),
-            states=fill(config.states, n_states=64),
-            ea=fill(config.ea, **SEARCH),
             lr=fill(config.lr, max=0.002),  # with 0.01 a deep decoder lost what the linear one had learned
             epochs=config.epochs or 100,
             n_patches=n_patches,
