@@ -30,7 +30,7 @@ def choose_backend(model: Model, ea: EaConfig, imputes: bool = False, is_exact_m
             gradient=gradient,
             products=native.PRODUCTS,
             optimiser=native.Adam,
-            at_work=nullcontext,
+            at_work=native.torch_on_one_thread,
             moments=slab.moments,
         )
     if not native.is_usable(model):

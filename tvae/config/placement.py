@@ -96,5 +96,7 @@ def n_cores() -> int:
 
 
 def choose_threads(n_multiplications: int) -> int:
-    """For batches of so much work."""
-    return 1 if n_multiplications < SMALL else n_cores()
+    """For batches of so much work; no more than OMP_NUM_THREADS in the environment allows."""
+    allowed = os.environ.get("OMP_NUM_THREADS", "")
+    most = min(n_cores(), int(allowed)) if allowed.isdecimal() and int(allowed) > 0 else n_cores()
+    return 1 if n_multiplications < SMALL else most

@@ -39,6 +39,7 @@ ENDING = 1.5  # seconds that figures take
 THREADS_GAIN = 0.5  # what each further thread of the refinement brings
 TRIAL, TRIAL_SECONDS = 48, 0.145  # pixels along a side of a trial, and what it took where the constants are from
 N_TRIALS = 3
+N_TRIED = 1024  # data points of an E-step that is timed
 
 
 N_DENSE = 1_000_000  # pixels; a larger picture's pilot takes every second patch (docs/pictures.md)
@@ -107,8 +108,8 @@ def _filling(plan: Refinement, picture: Picture) -> dict[str, float]:
 
 
 def e_step_seconds(fit: Fit) -> float:
-    """Seconds of an E-step for one data point, in batches of those that a rank visits at a time."""
-    n_own = math.ceil(fit.batch_size / fit.team.size)
+    """Seconds of an E-step for one data point, in batches of those that a rank visits at a time, or of `N_TRIED`."""
+    n_own = math.ceil(min(fit.batch_size, N_TRIED) / fit.team.size)
     index = torch.arange(min(len(fit.points.own), n_own), device=fit.device)
     x, observed = fit.points.rows(index)
 
