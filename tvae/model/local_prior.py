@@ -13,7 +13,6 @@ import math
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from tvae.errors import UserError
@@ -102,12 +101,13 @@ def _grid(places: Places, n_latents: int) -> tuple[tuple[int, int, int], int]:
 def _blurred(values: Tensor, deviation: float) -> Tensor:
     """(pages, rows, columns, K), blurred by a Gaussian within each page; what is outside counts nothing."""
     reach = max(1, math.ceil(2.5 * deviation))
-    kernel = torch.exp(-0.5 * (torch.arange(-reach, reach + 1, device=values.device) / deviation) ** 2).to(values.dtype)
-    kernel = kernel / kernel.sum()
-    found = values.movedim(-1, 1)  # (pages, K, rows, columns)
-    for axis in (2, 3):
-        lines = found.movedim(axis, -1)
-        shape = lines.shape
-        lines = F.conv1d(lines.reshape(-1, 1, shape[-1]), kernel[None, None], padding=reach).view(shape)
-        found = lines.movedim(-1, axis)
-    return found.movedim(1, -1)
+    kernel = torch.exp(-0.5 * (torch.arange(-reach, reach + 1) / deviation) ** 2)
+    kernel = (kernel / kernel.sum()).tolist()
+    for axis in (1, 2):  # by sums of shifted copies: a convolution of this shape is many times slower
+        length, found = values.shape[axis], torch.zeros_like(values)
+        for shift, weight in enumerate(kernel, -reach):
+            n = length - abs(shift)
+            if n > 0:
+                found.narrow(axis, max(0, -shift), n).add_(values.narrow(axis, max(0, shift), n), alpha=weight)
+        values = found
+    return values
