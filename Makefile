@@ -6,7 +6,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-slow lint types bars natural natural-h table1 table2 table-n2v inpainting pictures noise harmless peers \
+.PHONY: help demo test test-slow lint types bars natural natural-h table1 table2 table-n2v inpainting pictures pictures-colour noise harmless peers \
 	runtime paper record report chaos fuzz scaling bench wheel clean
 
 help:  ## list the targets
@@ -129,6 +129,9 @@ pictures: $(VENV)/.installed-joblib $(VENV)/.installed-peers  ## 16 pictures bes
 	$(if $(NOISE),$(call RESTORE,denoise,noise,$(NOISE),corruption=gaussian)) \
 	$(if $(MISSING),$(call RESTORE,inpaint,missing,$(MISSING))) \
 	$(BIN)/python -m scripts.pictures.table $(OR) exit $$status
+
+pictures-colour:  ## 12 pictures in colour beside CBM3D; HALF=, EFFORT=, NOISE= as above, MISSING=0.5 OPTIONS="..."
+	$(MAKE) pictures HALF=colour-$(HALF) MISSING=$(if $(filter command line,$(origin MISSING)),$(MISSING))
 
 noise: $(VENV)/.installed-peers  ## photon counts, correlated noise, outliers: told what they are, and restored; half an hour and more
 	$(BIN)/python -m scripts.pictures.noise trials

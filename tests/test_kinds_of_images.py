@@ -58,6 +58,22 @@ def test_tensors_and_pil_images_come_back_in_kind(expected):
         tvae.denoise(Pillow.fromarray(GREY).convert("P"))
 
 
+def test_equal_channels_give_the_grey_result(command):
+    copies = np.dstack([GREY] * 3)
+    grey = tvae.denoise(GREY, effort="fast", return_uncertainty=True, **SMALL)
+    found = tvae.denoise(copies, channel_axis=2, effort="fast", return_uncertainty=True, **SMALL)
+    for one, three in zip(grey, found, strict=True):
+        np.testing.assert_array_equal(three, np.dstack([one] * 3))
+    write_image(Path("a.png"), GREY)
+    write_image(Path("b.png"), copies)
+    for name in "ab":
+        assert command("denoise", f"{name}.png", *TINY, f"output={name}.tif", f"hydra.run.dir={name}")[0] == 0
+    np.testing.assert_array_equal(tifffile.imread("b.tif"), np.dstack([tifffile.imread("a.tif")] * 3))
+    assert Pillow.open("b/restored.png").mode == "RGB"
+    filled = tvae.inpaint(copies, GREY > 150, channel_axis=2, overrides=TINY)
+    np.testing.assert_array_equal(filled, np.dstack([tvae.inpaint(GREY, GREY > 150, overrides=TINY)] * 3))
+
+
 def test_a_constant_picture_comes_back():
     """A tile of the sky in a service; a mistake in the options is told all the same."""
     for image, axis in (

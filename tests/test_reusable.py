@@ -85,7 +85,16 @@ def test_parameters_are_not_trained_further(model):
 
 def test_pictures_of_another_kind_are_refused(model):
     with pytest.raises(UserError, match="3 channels, but the model is of pictures with 1"):
-        model.restore(np.stack([noisy(waves())] * 3, -1), channel_axis=-1)
+        model.restore(np.stack([noisy(waves(shift)) for shift in (0.0, 1.0, 2.0)], -1), channel_axis=-1)
+
+
+def test_a_grey_picture_with_three_channels_is_for_models_of_both_kinds(model):
+    given = noisy(waves(1.0), seed=3)
+    copies = np.stack([given] * 3, -1)
+    of_grey = model.restore(given)
+    np.testing.assert_array_equal(model.restore(copies, channel_axis=-1), np.stack([of_grey] * 3, -1))
+    in_colour = tvae.fit(np.stack([given, given.T, given], -1), channel_axis=-1, overrides=OPTIONS)
+    assert in_colour.restore(copies, channel_axis=-1).shape == copies.shape
 
 
 def test_a_stack_as_a_call(model):

@@ -56,7 +56,9 @@ def opened(
 
     def back(found: Restored, with_uncertainty: bool) -> Any:
         restored = _in_kind(to_output(found.pixels, image), given)
-        return (restored, layout.from_tall(found.uncertainty)) if with_uncertainty else restored
+        if not with_uncertainty:
+            return restored
+        return restored, layout.from_tall(np.repeat(found.uncertainty, image.n_equal, axis=2))
 
     return picture, back
 

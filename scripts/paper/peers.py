@@ -70,9 +70,10 @@ def wavelets(noisy: np.ndarray, _: float) -> np.ndarray:
 
 
 def bm3d(noisy: np.ndarray, sigma: float) -> np.ndarray:
-    from bm3d import bm3d as run
+    """(H, W) or (H, W, 1), or colour (H, W, 3), which has groups of its own (CBM3D)."""
+    import bm3d as package
 
-    return run(noisy, sigma)
+    return package.bm3d_rgb(noisy, sigma) if noisy.shape[2:] == (3,) else package.bm3d(noisy, sigma)
 
 
 def dictionary(noisy: np.ndarray, _: float) -> np.ndarray:

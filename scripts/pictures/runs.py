@@ -56,8 +56,8 @@ class Case(NamedTuple):
 
 
 class Arrays(NamedTuple):
-    clean: np.ndarray  # (H, W, 1) float64
-    corrupted: np.ndarray  # (H, W, 1) float64; 0 where missing
+    clean: np.ndarray  # (H, W, 1 or 3) float64
+    corrupted: np.ndarray  # (H, W, 1 or 3) float64; 0 where missing
     missing: np.ndarray | None  # (H, W) bool
 
 
@@ -184,11 +184,12 @@ def biharmonic(arrays: Arrays, _: float) -> np.ndarray:
 # By kind of corruption; differences are to the first.
 SYSTEMS: dict[str, dict[str, Callable[[Arrays, float], np.ndarray]]] = {
     "noise": {
-        "BM3D, told": lambda arrays, level: bm3d(arrays.corrupted[..., 0], level),
-        "BM3D, estimated": lambda arrays, _: bm3d(arrays.corrupted[..., 0], estimate_noise(arrays.corrupted, None)),
+        "BM3D, told": lambda arrays, level: bm3d(arrays.corrupted, level),
+        "BM3D, estimated": lambda arrays, _: bm3d(arrays.corrupted, estimate_noise(arrays.corrupted, None)),
     },
     "missing": {"biharmonic": biharmonic},
 }
+GREY_ONLY = ("BM3D, estimated",)  # in colour it takes long, and its estimate is hardly another one
 
 
 def is_installed(kind: str) -> bool:
@@ -206,7 +207,12 @@ def measure_peers(cases: Iterable[Case], clean_folder: Path, cache: Path) -> Fou
     can_run = {kind: is_installed(kind) for kind in SYSTEMS}
     for case in cases:
         kind, level = case.corruption
-        systems = {name: run for name, run in SYSTEMS[kind].items() if can_run[kind] and (case, name) not in found}
+        is_colour = HALF_OF[case.picture].startswith("colour")
+        systems = {
+            name: run
+            for name, run in SYSTEMS[kind].items()
+            if can_run[kind] and (case, name) not in found and not (is_colour and name in GREY_ONLY)
+        }
         if not systems:
             continue
         arrays = arrays_of(case, clean_folder)

@@ -44,10 +44,11 @@ from tvae.runs.callbacks.figures import save_figure
 
 LEGEND = (
     "PSNR in dB, neither rounded nor clipped: mean ± standard deviation (number) over seeds of both the corruption and "
-    "the training. All systems see the same arrays. Ours is told nothing; BM3D is told the noise level, or gets the "
-    "one that `tvae.noise.level` estimates. Differences are to BM3D as told, or to biharmonic interpolation, seed "
-    "by seed; summaries are means over pictures. Seconds are those of whole runs, but for the start of Python; with *: "
-    "some are of the training alone, for the run was interrupted, or its files were copied."
+    "the training. All systems see the same arrays. Ours is told nothing; BM3D (in colour CBM3D) is told the noise "
+    "level, or, in grey, gets the one that `tvae.noise.level` estimates. Differences are to BM3D as told, or to "
+    "biharmonic interpolation, seed by seed; summaries are means over pictures. Seconds are those of whole runs, but "
+    "for the start of Python; with *: some are of the training alone, for the run was interrupted, or its files were "
+    "copied."
 )
 CALIBRATION = (
     "Stated uncertainty: RMSE over the stated deviation in eighths of the estimated pixels, from the lowest stated to "
@@ -233,9 +234,10 @@ def figures(cell: Cell) -> list[str]:
 
 
 def as_markdown(cells: list[Cell], notes: list[str]) -> str:
-    halves = [f"Half {half} ({role}): {', '.join(HALVES[half])}." for half, role in ROLES.items()]
+    shown = {cell.group.half for cell in cells}
+    halves = [f"Half {half} ({role}): {', '.join(HALVES[half])}." for half, role in ROLES.items() if half in shown]
     kinds = [kind for kind in SYSTEMS if of_kind(cells, kind)]
-    parts = ["Grey pictures of 256x256 pixels. " + " ".join(halves), LEGEND, *notes]
+    parts = [" ".join(halves), LEGEND, *notes]
     parts += [_table(summary(cells, kind)) for kind in kinds]
     parts += [CALIBRATION, _table(calibration(cells))]
     for (group, kind), same in grouped(cells, lambda cell: (cell.group, cell.corruption.kind)):

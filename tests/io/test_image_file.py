@@ -24,7 +24,16 @@ from tvae.data.sets.image import ImageConfig
 from tvae.errors import UserError
 from tvae.io.image_codec import decode
 from tvae.io.image_encoding import encode
-from tvae.io.image_file import from_array, read_image, to_output, to_png, to_screen, write_image, write_tiff
+from tvae.io.image_file import (
+    from_array,
+    read_image,
+    to_output,
+    to_png,
+    to_screen,
+    without_copies,
+    write_image,
+    write_tiff,
+)
 from tvae.io.scale import Scale, read_scale
 
 RNG = np.random.default_rng(0)
@@ -146,6 +155,37 @@ def test_odd_shapes(tmp_path, ending, shape):
     image = reread(tmp_path / f"a.{ending}", array)
     assert_array_equal(image.pixels, array.reshape(*shape[:2], 1))
     assert image.is_2d == (ending == "png" or len(shape) == 2)
+
+
+@pytest.mark.parametrize(("n_channels", "ending"), [(2, "tif"), (3, "png"), (3, "jpg"), (3, "bmp"), (4, "png")])
+def test_equal_channels_are_read_as_one_and_written_as_before(tmp_path, n_channels, ending):
+    grey = np.full((8, 9), 7, np.uint8) if ending == "jpg" else GREY  # which JPEG keeps
+    array = np.dstack([grey] * n_channels)
+    if n_channels == 4:
+        array[..., 3] = GREY[::-1]  # alpha
+    image = from_array(array) if n_channels == 2 else reread(tmp_path / f"a.{ending}", array)
+    image = without_copies(image)
+    assert_array_equal(image.pixels, grey[..., None])
+    assert (image.n_equal, image.n_channels) == (min(n_channels, 3), min(n_channels, 3))
+    assert_array_equal(to_output(image.pixels, image), array)
+    array[3, 4, 1] += 1
+    one_differs = without_copies(from_array(array[..., :3]))
+    assert one_differs.n_equal == 1
+    assert_array_equal(to_output(np.zeros((8, 9, 1)), one_differs), np.zeros((8, 9, min(n_channels, 3))))
+
+
+def test_a_clean_picture_may_have_no_colours(tmp_path):
+    write_image(tmp_path / "noisy.png", COLOUR)
+    write_image(tmp_path / "clean.png", np.dstack([GREY] * 3))
+    config = small_config(
+        dataset=ImageConfig(name="file"), image=str(tmp_path / "noisy.png"), clean=str(tmp_path / "clean.png")
+    )
+    assert_array_equal(config.dataset.open(config).clean, np.dstack([GREY] * 3))
+    write_image(tmp_path / "noisy.png", np.dstack([GREY[::-1]] * 3))
+    assert_array_equal(config.dataset.open(config).clean, GREY[..., None])
+    write_image(tmp_path / "clean.png", COLOUR)
+    with pytest.raises(UserError, match="9x8x3 pixels, but the image has 9x8"):
+        config.dataset.open(config)
 
 
 @pytest.mark.parametrize("ending", ["png", "bmp", "gif"])

@@ -129,7 +129,7 @@ def test_what_cannot_be_composed_is_told_in_a_call_as_well(word):
 
 
 def test_channels_are_dropped_one_by_one_only_where_some_are_dropped(command):
-    write_image(Path("a.png"), np.dstack([PICTURE] * 3))
+    write_image(Path("a.png"), np.dstack([PICTURE, PICTURE, 255 - PICTURE]))
     write_image(Path("mask.png"), HOLE.astype(np.uint8))
     words = ["image=a.png", "mask=mask.png", "missing_per=channel", *TINY, "hydra.run.dir=run"]
     code, out = command("inpaint", *words)

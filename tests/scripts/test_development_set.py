@@ -15,13 +15,13 @@ from tvae.config.recipe import prepare
 from tvae.io.image_file import read_image, write_image
 
 
-def test_the_set_has_two_halves_of_eight_grey_pictures():
-    assert [len(pictures) for pictures in HALVES.values()] == [8, 8]
-    assert len(HALF_OF) == 16  # none is in both
+def test_the_set_has_two_halves_of_eight_grey_pictures_and_of_six_in_colour():
+    assert [len(pictures) for pictures in HALVES.values()] == [8, 8, 6, 6]
+    assert len(HALF_OF) == 28  # none is in both
     for name in HALF_OF:
-        if name not in ("house", "barbara"):  # which may have to be downloaded
+        if name not in ("house", "barbara", "colour_castle"):  # which may have to be downloaded
             pixels = HALVES[HALF_OF[name]][name].read()
-            assert pixels.shape == (256, 256)
+            assert pixels.shape == ((192, 192, 3) if name.startswith("colour") else (256, 256))
             assert np.array_equal(pixels, np.rint(pixels))
             assert pixels.min() >= 0
             assert pixels.max() <= 255
@@ -36,6 +36,18 @@ def test_crops_are_those_of_the_pictures_in_scikit_image():
     assert np.array_equal(HALVES["A"]["text"].read(), np.vstack([text[20:148, :256], text[20:148, 190:446]]))
     coffee = data.coffee()[80:336, 180:436] @ np.array([0.2125, 0.7154, 0.0721])
     assert np.array_equal(HALVES["B"]["coffee"].read(), np.rint(coffee))
+    assert np.array_equal(HALVES["colour-B"]["colour_coffee"].read(), data.coffee()[100:292, 180:372])
+    astronaut = data.astronaut().astype(float)[:384, 80:464].reshape(192, 2, 192, 2, 3).mean((1, 3))
+    assert np.array_equal(HALVES["colour-B"]["colour_astronaut"].read(), np.rint(astronaut))
+
+
+def test_a_package_that_is_not_installed_is_said(tmp_path, monkeypatch, capsys):
+    elsewhere = development_set.coloured("no_such_package:picture.jpg", 0, 0)
+    monkeypatch.setitem(HALVES, "colour-A", {"elsewhere": elsewhere, "wheel": HALVES["colour-A"]["colour_wheel"]})
+    development_set.main(["colour-A", str(tmp_path)])
+    said = capsys.readouterr()
+    assert said.out == "wheel.png\n"
+    assert "left out: elsewhere: no_such_package:picture.jpg: no_such_package is not installed" in said.err
 
 
 def test_pictures_are_written_once(tmp_path, own_cache, capsys):

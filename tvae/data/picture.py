@@ -6,7 +6,7 @@ import hashlib
 import logging
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -53,8 +53,9 @@ class Picture:
     def fingerprint(self) -> str:
         """A hash of all that results follow from, the type and the axes of the file among it."""
         layout = self.image.layout
-        form = (self.image.dtype.str, self.image.is_2d, None if layout is None else (layout.axes, layout.shape))
-        return hash_of([np.frombuffer(repr(form).encode(), np.uint8), *self.parts()])
+        form = [self.image.dtype.str, self.image.is_2d, None if layout is None else (layout.axes, layout.shape)]
+        form += [self.image.n_equal] if self.image.n_equal > 1 else []
+        return hash_of([np.frombuffer(repr(tuple(form)).encode(), np.uint8), *self.parts()])
 
     @property
     def known(self) -> np.ndarray | None:
@@ -84,6 +85,13 @@ class Picture:
     def noise(self) -> float:
         """Its standard deviation as far as it is known, or else as estimated."""
         return estimate_noise(self.noisy, self.missing) if self.sigma is None else self.sigma
+
+    def in_all_channels(self) -> Picture:
+        """The same with as many channels as its file has, where they are all equal and it was read as grey."""
+        image, n = self.image, self.image.n_equal
+        clean = None if self.clean is None else self.clean.repeat(n, axis=2)
+        image = replace(image, pixels=image.pixels.repeat(n, axis=2), n_equal=1)
+        return replace(self, image=image, noisy=self.noisy.repeat(n, axis=2), clean=clean)
 
     def is_nearly_whole(self, keeps_known: bool) -> bool:
         """Whether a first estimate may stand for what is missing, as it can for a few values among noisy ones."""

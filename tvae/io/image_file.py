@@ -1,5 +1,6 @@
 """Image files: reading pictures into floating point, and writing a result in the form of its input.
 
+Where all channels of a picture are equal, as in a grey one stored as RGB, it is read as grey and written with as many.
 Values keep their scale: 0..255 for 8 bit, 0..65535 for 16 bit (less if that is all a camera of 10, 12 or 14 bit has
 used), whatever the file holds for other integers and for floating point, in which NaN marks a missing pixel. Palettes
 and CMYK become RGB, 1 bit becomes 8 bit (0 and 255), and a photograph is turned upright as its orientation tag says.
@@ -39,6 +40,7 @@ class Image:
     low: float = 0.0  # the value that is black
     is_bounded: bool = True  # all values are in 0..peak, by dtype or by convention
     is_2d: bool = True  # the file's array has no channel axis
+    n_equal: int = 1  # channels of the file, one of which `pixels` holds
     alpha: np.ndarray | None = None  # (H, W) of the file's dtype: kept as it is
     alpha_kind: str = "unassalpha"  # as TIFF files call it; assocalpha: colours are multiplied by it
     missing: np.ndarray | None = None  # (H, W) bool; None: nothing is missing
@@ -48,6 +50,11 @@ class Image:
     @property
     def n_pages(self) -> int:
         return 1 if self.layout is None else self.layout.n_pages
+
+    @property
+    def n_channels(self) -> int:
+        """Channels of the file without alpha."""
+        return self.pixels.shape[2] * self.n_equal
 
     @property
     def last_channel(self) -> str:
@@ -88,9 +95,17 @@ def refuse_channels(channels: tuple[int, ...], shape: tuple[int, ...]) -> None:
 def from_channels(array: np.ndarray, alpha: str | None) -> Image:
     """(H, W) or (H, W, C) as an image; `alpha`: how the last of 2 or 4 channels is declared as such, if it is."""
     if array.ndim == 3 and array.shape[2] in (2, 4) and alpha is not None:
-        image = from_array(array[..., :-1])
+        image = without_copies(from_array(array[..., :-1]))
         return replace(image, alpha=array[..., -1].astype(image.dtype), alpha_kind=alpha)
-    return from_array(array)
+    return without_copies(from_array(array))
+
+
+def without_copies(image: Image) -> Image:
+    """The same with one channel, where all of them are equal."""
+    first, n_channels = image.pixels[..., :1], image.pixels.shape[2]
+    if n_channels == 1 or not all(np.array_equal(first[..., 0], image.pixels[..., i]) for i in range(1, n_channels)):
+        return image
+    return replace(image, pixels=first.copy(), n_equal=n_channels)
 
 
 def from_array(array: np.ndarray) -> Image:
@@ -138,7 +153,7 @@ def without_holes(image: Image) -> Image:
 
 
 def to_output(pixels: np.ndarray, image: Image) -> np.ndarray:
-    """(H, W, C) float -> an array of the size, channels, dtype and range that `image` had in its file."""
+    """(H, W, C) or (H, W, 1) float -> an array of the size, channels, dtype and range that `image` had in its file."""
     if image.dtype.kind != "f":
         pixels = np.rint(pixels)
     if image.is_bounded:
@@ -147,6 +162,8 @@ def to_output(pixels: np.ndarray, image: Image) -> np.ndarray:
         limits = np.iinfo(image.dtype)
         pixels = pixels.clip(max(limits.min, -WHOLE_MAX), min(limits.max, WHOLE_MAX))
     array = pixels.astype(image.dtype)
+    if array.shape[2] != image.n_channels:  # all are equal
+        array = np.repeat(array, image.n_channels, axis=2)
     if image.alpha is not None:
         array = np.concatenate([array, image.alpha[..., None]], -1)
     if image.layout is not None:
@@ -156,7 +173,7 @@ def to_output(pixels: np.ndarray, image: Image) -> np.ndarray:
 
 def holds_exactly(ending: str, image: Image) -> bool:
     """Whether a file with this ending can hold the values of one page; 2 or 4 channels without alpha only some can."""
-    n_channels = image.pixels.shape[2] + (image.alpha is not None)
+    n_channels = image.n_channels + (image.alpha is not None)
     is_plain = image.alpha is not None or n_channels in (1, 3) or KINDS[ending].dtypes is None
     return holds_type(ending, image.dtype) and is_plain and n_channels in KINDS[ending].n_channels
 
@@ -194,7 +211,7 @@ def in_kind(pixels: np.ndarray, image: Image, ending: str) -> np.ndarray:
         not is_exact and image.alpha is not None,
         f"a {ending} file cannot hold this picture's alpha channel; a .tif file can",
     )
-    n_channels = image.pixels.shape[2]
+    n_channels = image.n_channels
     refuse(
         not is_exact and n_channels not in (1, 3),
         f"a {ending} file cannot hold {n_channels} channels without alpha; a .tif file can",

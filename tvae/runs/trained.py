@@ -80,11 +80,11 @@ class Trained:
         options = self.config.dataset
         assert isinstance(options, ImageConfig)
         assert options.patch_size is not None
-        n_values, n_channels = self.model.decoder.n_outputs, picture.noisy.shape[2]
-        refuse(
-            n_values != options.patch_size**2 * n_channels,
-            f"{n_channels} channels, but the model is of pictures with {n_values // options.patch_size**2}",
-        )
+        wanted = self.model.decoder.n_outputs // options.patch_size**2
+        if picture.noisy.shape[2] != wanted == picture.image.n_channels:
+            picture = picture.in_all_channels()
+        n_channels = picture.noisy.shape[2]
+        refuse(n_channels != wanted, f"{n_channels} channels, but the model is of pictures with {wanted}")
         open_again = replace(options, train_stride=None)  # by the size of this picture
         with own_settings():
             config, dataset = prepare(replace(self.config, dataset=open_again), picture)

@@ -165,7 +165,10 @@ class Fit:
     def _order(self) -> tuple[Tensor, Tensor]:
         """This epoch's order of this rank's data points, and where among them each minibatch ends, after a zero."""
         size, own, n_points = self.batch_size, self.points.own, self.points.n_points
-        order = torch.randperm(n_points, generator=generator(self.config.seed, "order", self.epoch))
+        if self.is_exact:  # any order will do, and neighbours try the same latents
+            order = torch.arange(n_points)
+        else:
+            order = torch.randperm(n_points, generator=generator(self.config.seed, "order", self.epoch))
         if self.team.is_alone:
             ends = (torch.arange(self.n_batches + 1) * size).clamp(max=n_points)
             return order.to(self.device), ends

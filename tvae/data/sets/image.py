@@ -252,6 +252,8 @@ def _clean(config: DataConfig, image: Image) -> tuple[np.ndarray | None, float]:
     """The clean picture in the units of `image`, if it is known, and the peak for comparing with it."""
     if config.clean is not None:
         clean = _read(config, config.clean)
+        if clean.n_channels == image.n_channels > clean.pixels.shape[2]:  # a clean one without colours
+            clean = replace(clean, pixels=np.repeat(clean.pixels, image.pixels.shape[2], axis=2), n_equal=image.n_equal)
         if clean.pixels.shape != image.pixels.shape:
             raise UserError(f"{config.clean}: {size_of(clean)} pixels, but the image has {size_of(image)}")
         if clean.missing is not None:
