@@ -10,6 +10,7 @@ from tests.conftest import load, same, small_config
 from tvae.data.dataset import Dataset
 from tvae.data.sets.bars import BarsConfig
 from tvae.errors import TrainingFailed
+from tvae.inference.evolution import EaConfig
 from tvae.inference.states import StatesConfig, all_states
 from tvae.model.units import Units
 from tvae.model.vae import ModelConfig
@@ -26,6 +27,16 @@ def test_training_raises_the_elbo():
     assert [r.epoch for r in reports] == list(range(1, 61))
     assert reports[-1].elbo > reports[0].elbo + 10
     assert all(b.elbo > a.elbo - 1e-3 for a, b in itertools.pairwise(reports)), "EM with exact M-steps"
+
+
+def test_the_bound_leaves_the_states_as_they_are():
+    """Their order too: `authors` sorts by fitness and draws parents by place, so that another picture would be restored."""
+    config = small_config(ea=EaConfig("authors", n_parents=3, n_children=3))
+    fit = make_fit(config, load(config))
+    list(fit.epochs())
+    before = fit.points.sets.tensor.clone()
+    assert fit.bound() == fit.bound()
+    assert torch.equal(fit.points.sets.tensor, before)
 
 
 @pytest.mark.parametrize("solver", ["adam", "exact"])

@@ -247,7 +247,8 @@ class Fit:
                 rng = None if seed is None else Stream(seed, number)
                 trained = number if points is self.points else None
                 step = self.backend.e_step(self.model, self.config.ea, x, packed, rng, observed, trained)
-                points.sets.put(index, step.packed)
+                if rng is not None:  # else only their order could change, and with it what is drawn from them later
+                    points.sets.put(index, step.packed)
                 total += step.elbo.double().sum().item()
         self.team.add([total])
         return self.units.elbo_to_data(total.item() / points.n_points, points.n_values)
