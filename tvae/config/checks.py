@@ -164,10 +164,10 @@ def inconsistencies(config: Config) -> list[str]:
     n_latents = math.inf if model.n_latents is None else model.n_latents
     wrong = {
         f"states.n_states={n_states}: model.n_latents={n_latents} has fewer states than that": (
-            n_latents < 62 and n_states > 2**n_latents
+            n_states is not None and n_latents < 62 and n_states > 2**n_latents
         ),
         f"ea.n_parents={ea.n_parents}: must be at most states.n_states={n_states}": (
-            ea.n_parents is not None and ea.n_parents > n_states
+            ea.n_parents is not None and n_states is not None and ea.n_parents > n_states
         ),
         f"ea.n_children={ea.n_children}: must be at most model.n_latents={n_latents}": (
             ea.n_children is not None and ea.n_children > n_latents

@@ -33,6 +33,7 @@ SEARCH = {  # what suits real data (docs/quality.md)
     "n_children": 6,
     "mutation": "uniform",
     "n_candidates": 0,
+    "most_on": 2,
 }
 # What to say of an option that is only for data sets of this schema, where another one does not take it.
 NOT_FOR = {"image": "dataset={} is no image", "natural": "is for patches of natural images, not for dataset={}"}

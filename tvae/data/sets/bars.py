@@ -40,7 +40,9 @@ class BarsConfig(DatasetConfig):
             config,
             model=fill(config.model, n_latents=2 * self.size, sigma2=0.01, impute=True, **PAPER_MODEL),
             states=fill(config.states, n_states=64),
-            ea=fill(config.ea, selection="fitness", n_parents=5, n_children=4, mutation="uniform", n_candidates=0),
+            ea=fill(
+                config.ea, selection="fitness", n_parents=5, n_children=4, mutation="uniform", n_candidates=0, most_on=2
+            ),
             lr=fill(config.lr, max=0.01, epochs_per_cycle=20),
             epochs=config.epochs or 200,
         )
