@@ -167,7 +167,7 @@ def inconsistencies(config: Config) -> list[str]:
             n_states is not None and n_latents < 62 and n_states > 2**n_latents
         ),
         f"ea.n_parents={ea.n_parents}: must be at most states.n_states={n_states}": (
-            None not in (ea.n_parents, n_states) and ea.n_parents > n_states
+            ea.n_parents is not None and n_states is not None and ea.n_parents > n_states
         ),
         f"ea.n_children={ea.n_children}: must be at most model.n_latents={n_latents}": (
             ea.n_children is not None and ea.n_children > n_latents

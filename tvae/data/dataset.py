@@ -216,6 +216,7 @@ def with_paper_model(config: DataConfigT, n_latents: int, **of_model: Any) -> Da
     model, is_slab = config.model, config.model.likelihood == "slab"
     solves = is_slab and model.hidden == []
     search = {"selection": "best", "n_parents": 1, "n_children": min(4, n_latents), "mutation": "residual"}
+    ea = fill(config.ea, **(search if solves else SEARCH))
     return replace(
         config,
         model=fill(
@@ -223,5 +224,5 @@ def with_paper_model(config: DataConfigT, n_latents: int, **of_model: Any) -> Da
             solver="exact" if solves else "adam", fixed_sigma2=False, **of_model,
         ),
         states=fill(config.states, n_states=64),
-        ea=fill(config.ea, **(search if solves else SEARCH)),
+        ea=fill(ea, most_on=2) if ea.mutation == "residual" else ea,
     )  # fmt: skip

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from copy import copy
+
 import torch
 from torch import Tensor
 
 from tvae.data.patches import extract, page_positions, positions, windows
 from tvae.data.picture import Picture
+from tvae.data.smoothness import completed
 from tvae.model.parts import Places
 from tvae.model.units import Units
 from tvae.training.points import Batch, Reader, Source, to_model
@@ -37,6 +40,14 @@ class PatchSource(Source):
         known = None if self.known is None else self.known.to(device)
         pixels = to_model(self.pixels, known, units, device, dtype)
         return PatchReader(pixels, known, self.patch_size, self.rows, self.columns, part.start)
+
+    def completed(self) -> Source:
+        if self.known is None:
+            return self
+        whole = copy(self)
+        whole.pixels = completed(self.pixels, self.known, self.n_pages)
+        whole.known, whole.is_masked = None, False
+        return whole
 
     def places(self) -> Places:
         height, n_columns = self.pixels.shape[0] // self.n_pages, len(self.columns)

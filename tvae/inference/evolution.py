@@ -139,7 +139,9 @@ class EaConfig:
     )  # fmt: skip
     n_flips: int = option(1, "latents that flip in a child (sparse: on average)", ge=1)
     crossover: bool = option(False, "one-point crossover before mutation")
-    most_on: int = option(2, "residual: latents that are on in a state, at most", ge=1, le=8)
+    most_on: Open[int] = option(
+        2, "residual: latents that are on in a state, at most; null: by the data", is_open=True, ge=1, le=8
+    )
     n_candidates: Optional[int] = option(
         None, "residual: latents that are tried, those of highest prior; null: all, of pictures 40", is_open=True, ge=1
     )

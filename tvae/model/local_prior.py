@@ -102,10 +102,10 @@ def _blurred(values: Tensor, deviation: float) -> Tensor:
     """(pages, rows, columns, K), blurred by a Gaussian within each page; what is outside counts nothing."""
     reach = max(1, math.ceil(2.5 * deviation))
     kernel = torch.exp(-0.5 * (torch.arange(-reach, reach + 1) / deviation) ** 2)
-    kernel = (kernel / kernel.sum()).tolist()
+    weights = (kernel / kernel.sum()).tolist()
     for axis in (1, 2):  # by sums of shifted copies: a convolution of this shape is many times slower
         length, found = values.shape[axis], torch.zeros_like(values)
-        for shift, weight in enumerate(kernel, -reach):
+        for shift, weight in enumerate(weights, -reach):
             n = length - abs(shift)
             if n > 0:
                 found.narrow(axis, max(0, -shift), n).add_(values.narrow(axis, max(0, shift), n), alpha=weight)

@@ -3,7 +3,7 @@
 Two looks at where there is hardly anything but noise: the finest diagonal details, and in the flattest parts of the
 picture the directions of patch space in which patches vary least (as in Pyatykh, Hesser and Zheng 2013). Both are a
 little too high, for some of the picture is left; the lower one is the better one.
-`restoration.non_local.mixture` looks once more, in the flattest groups of patches.
+The slab model learns it once more, from what its directions leave of all patches.
 
 Near black and white, values that noise takes out of range are clipped, and the noise with them. Parts in which many
 values are the lowest or the highest of the picture do not count.

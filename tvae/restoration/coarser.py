@@ -34,14 +34,13 @@ def refine_seen(
     estimate: Callable[[], Restored],
     keep_observed: bool,
     effort: str,
-    seed: int,
     bands: Bands = Bands(),  # noqa: B008
 ) -> Restored:
     """Apply `refine_restored` to `picture.seen`; where noise was treated, to its slow part once more."""
     is_even = picture.page_height % 2**DEPTH == 0 or picture.n_pages == 1
     is_treated = picture.treatment is not None and bool(picture.treatment.steps)
     depth = DEPTH if is_treated and is_even and picture.seen.known is None else 0
-    return _refine(picture.seen, estimate, keep_observed, effort, seed, bands, depth)
+    return _refine(picture.seen, estimate, keep_observed, effort, bands, depth)
 
 
 def _refine(
@@ -49,19 +48,18 @@ def _refine(
     estimate: Callable[[], Restored],
     keep_observed: bool,
     effort: str,
-    seed: int,
     bands: Bands,
     depth: int,
 ) -> Restored:
     """`depth`: how many times resolution is halved."""
-    found = refine_restored(picture, estimate, keep_observed, effort, seed, bands)
+    found = refine_restored(picture, estimate, keep_observed, effort, bands)
     if depth == 0 or min(picture.page_height, picture.noisy.shape[1]) < SIDE_MIN:
         return found
     fine = torch.from_numpy(found.pixels).permute(2, 0, 1)
     means = halved(fine)
     coarse = _as_picture(halved(torch.from_numpy(picture.noisy).permute(2, 0, 1)), picture)
     start = Restored(_as_pixels(means), np.ones_like(coarse.noisy))
-    restored = _refine(coarse, lambda: start, False, effort, seed, Bands(bands.team), depth - 1)  # keeps nothing
+    restored = _refine(coarse, lambda: start, False, effort, Bands(bands.team), depth - 1)  # keeps nothing
     change = torch.from_numpy(restored.pixels).permute(2, 0, 1) - means
     assert coarse.sigma is not None
     return replace(found, pixels=_as_pixels(fine + doubled(change * _flatness(means, coarse.sigma), fine)))

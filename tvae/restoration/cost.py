@@ -1,15 +1,14 @@
 """Cost of restoration: seconds of each of its stages, which tell how long it will take and how far it has come.
 
 The E-step is tried, which changes nothing. What refines is too costly to try: its constants are those of one core of an
-AMD EPYC (Zen 3), times what this machine takes for a small part of it (docs/pictures.md). Patches of the mixture are
-compared with as many directions as a picture has structure, so that this part can be half or twice as much.
+AMD EPYC (Zen 3), times what this machine takes for a small part of it (docs/pictures.md).
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import lru_cache
 
 import torch
@@ -19,21 +18,15 @@ from tvae.data.picture import Picture
 from tvae.data.sets.image import ImageConfig
 from tvae.inference.streams import Stream, generator
 from tvae.restoration.non_local.block_matching import similar_patches
-from tvae.restoration.non_local.completion import strides_of_filling
 from tvae.restoration.non_local.effort import REFINEMENTS, Refinement
-from tvae.restoration.non_local.filling import SIZE, SIZE_OF_COLOUR
 from tvae.restoration.non_local.nl_ridge import refine
-from tvae.restoration.non_local.stage import LARGER_GROUPS, MUCH_NOISE, N_FITTED, SIDE_MIN, stride_for
+from tvae.restoration.non_local.stage import LARGER_GROUPS, MUCH_NOISE, SIDE_MIN
 from tvae.training.trainer import Fit
 
-# Seconds of a patch, grey and in colour
-FITTED = 25e-6, 60e-6  # by the mixture, in a round of EM
-BY_MIXTURE = 18e-6, 38e-6
-N_MEASURED = 1 << 16  # patches that the mixture was fitted to: the more there are, the more directions are found
-REFERENCE = 60e-6, 90e-6  # that a local group is formed around, and on top by the square of the group's size
+# Seconds, grey and in colour
+REFERENCE = 60e-6, 90e-6  # of a patch that a local group is formed around, and on top by the square of the group's size
 BY_SQUARE = 0.073e-6, 0.11e-6
-WITH_GAPS = 270e-6, 450e-6  # where some pixels are missing, in a round of EM
-FILLED_AGAIN = 620e-6, 2000e-6  # reference of a local group, in a pass of filling
+FILLED = 620e-6, 2000e-6  # of such a patch where some pixels are missing, in a pass of filling
 ENDING = 1.5  # seconds that figures take
 
 THREADS_GAIN = 0.5  # what each further thread of the refinement brings
@@ -76,35 +69,17 @@ def seconds_by_states(config: Config, fit: Fit, picture: Picture) -> float:
 
 def _denoising(plan: Refinement, picture: Picture) -> dict[str, float]:
     height, width, n_channels = picture.noisy.shape
-    colour, n_pixels, stride = int(n_channels > 1), height * width, stride_for(height * width)
-    n_fitted = n_pixels / math.ceil((n_pixels / N_FITTED) ** 0.5) ** 2
-    directions = (n_fitted / N_MEASURED) ** 0.5
+    colour = int(n_channels > 1)
     growth = LARGER_GROUPS if picture.noise * 255 / picture.grey_range > MUCH_NOISE else 1.0
-
-    def local(groups: Iterable[tuple[int, int]]) -> float:
-        each = (REFERENCE[colour] + BY_SQUARE[colour] * (growth * n_similar) ** 2 for _, n_similar in groups)
-        return n_pixels / plan.step**2 * sum(each)
-
-    work = {
-        "first": local(plan.first) if stride == 1 else 0.0,
-        "fit": n_fitted * plan.n_rounds * directions * FITTED[colour],
-        "mixture": n_pixels / stride**2 * directions * BY_MIXTURE[colour],
-        "local": local(plan.local),
-        "again": local(plan.local) if plan.is_repeated else 0.0,
-    }
-    return {stage: seconds for stage, seconds in work.items() if seconds > 0}
+    each = (REFERENCE[colour] + BY_SQUARE[colour] * (growth * n_similar) ** 2 for _, n_similar in plan.local)
+    seconds = height * width / plan.step**2 * sum(each)
+    return {"local": seconds, "again": seconds} if plan.is_repeated else {"local": seconds}
 
 
 def _filling(plan: Refinement, picture: Picture) -> dict[str, float]:
     height, width, n_channels = picture.noisy.shape
-    colour, n_pixels = int(n_channels > 1), height * width
-    fitted, last = strides_of_filling(n_pixels, SIZE_OF_COLOUR if colour else SIZE)
-    again = n_pixels / plan.step**2 * FILLED_AGAIN[colour]
-    return {
-        "fit": n_pixels / fitted**2 * (plan.n_fill_rounds - 1) * WITH_GAPS[colour],
-        "filled": n_pixels / last**2 * WITH_GAPS[colour],
-        **{f"filled again {i}": again for i in range(plan.n_fill_passes)},
-    }
+    each = height * width / plan.step**2 * FILLED[int(n_channels > 1)]
+    return {f"filled {i}": each for i in range(plan.n_fill_passes)}
 
 
 def e_step_seconds(fit: Fit) -> float:

@@ -15,14 +15,12 @@ from tvae.data.dataset import Dataset
 from tvae.data.picture import Picture, size_of
 from tvae.errors import UserError
 from tvae.restoration.non_local.effort import REFINEMENTS
-from tvae.restoration.non_local.stage import N_FITTED, N_GROUPS, patch_size_for
 from tvae.restoration.tiling import ROWS_MAX
 
 # Bytes of a value on top of the picture itself: the picture and its estimates in single precision (4 each), and results
-PER_VALUE_FITTED, PER_VALUE_LOCAL, PER_VALUE_REPEATED, PER_VALUE_FILLED = 16, 32, 44, 48
+PER_VALUE_LOCAL, PER_VALUE_REPEATED, PER_VALUE_FILLED = 32, 44, 48
 PER_BAND_VALUE = 60  # bytes: sums, their places, and what becomes of them
 AT_ONCE = 3 << 26  # bytes: of patches and groups that are worked on together
-COPIES = 3  # of the patches that the mixture is fitted to
 PLENTY = 0.95  # of what is free
 
 
@@ -36,29 +34,17 @@ def bytes_needed(config: Config, dataset: Dataset, has_states: bool = False) -> 
     own = 0 if has_states else states
     more = states
     if dataset.picture is not None:
-        more = max(more, bytes_of_restoration(config, dataset.picture, dataset.source.n_values))
+        more = max(more, bytes_of_restoration(config, dataset.picture))
     return max(bytes_taken(), bytes_resident() + own + more)
 
 
-def bytes_of_restoration(config: Config, picture: Picture, n_values: int) -> int:
-    """On top of the picture itself; `n_values`: of a patch that was trained on."""
-    height, width, n_channels = picture.noisy.shape
-    band = PER_BAND_VALUE * min(picture.page_height, ROWS_MAX) * width * n_channels + AT_ONCE
+def bytes_of_restoration(config: Config, picture: Picture) -> int:
+    """On top of the picture itself."""
+    band = PER_BAND_VALUE * min(picture.page_height, ROWS_MAX) * picture.noisy[0].size + AT_ONCE
+    per_value = PER_VALUE_REPEATED if REFINEMENTS[config.effort].is_repeated else PER_VALUE_LOCAL
     if not picture.seen.is_nearly_whole(bool(config.keep_known)):
-        n_fitted = min(height * width, N_FITTED)
-        return PER_VALUE_FILLED * picture.noisy.size + max(_bytes_of_mixture(n_fitted, n_values), band)
-    is_repeated = REFINEMENTS[config.effort].is_repeated
-    side = patch_size_for(picture.noise, picture.grey_range)
-    n_fitted = height * width // math.ceil((height * width / N_FITTED) ** 0.5) ** 2
-    return max(
-        PER_VALUE_FITTED * picture.noisy.size + _bytes_of_mixture(n_fitted, side**2 * n_channels),
-        (PER_VALUE_REPEATED if is_repeated else PER_VALUE_LOCAL) * picture.noisy.size + band,
-    )
-
-
-def _bytes_of_mixture(n_fitted: int, n_values: int) -> int:
-    """While it is fitted to patches of so many values."""
-    return 4 * n_values * n_fitted * COPIES + 3 * 8 * N_GROUPS * n_values**2
+        per_value = PER_VALUE_FILLED
+    return per_value * picture.noisy.size + band
 
 
 def bytes_taken() -> int:

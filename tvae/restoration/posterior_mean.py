@@ -49,6 +49,7 @@ class Restored:
     uncertainty: np.ndarray  # (H, W, C) float64: standard deviation of the error as stated, in the same units
     noise_level: float | None = None  # standard deviation of the noise, where it was looked for, in the same units
     psnr_model: float | None = None  # of the posterior mean alone, where the clean picture is known
+    is_posterior: bool = False  # the uncertainty is that of the model's whole posterior
 
 
 def first_page(picture: Picture, restored: Restored, step: int = 1) -> tuple[Picture, Restored]:
@@ -82,8 +83,10 @@ def restore(fit: Fit, picture: Picture, plan: Plan, bands: Bands = Bands()) -> R
     bands.fill("states", found, picture.n_pages, of_band, is_joint=True)
     likelihood = fit.model.likelihood  # a slab model tells the noise from the picture, binary states do not
     pixels, uncertainty = found.numpy()
-    restored = Restored(pixels, uncertainty, likelihood.sigma(fit.units) if isinstance(likelihood, Slab) else None)
-    return kept(restored, picture) if plan.keep_observed else restored
+    is_slab, is_exact = isinstance(likelihood, Slab), plan.keep_observed and picture.known is not None
+    level = likelihood.sigma(fit.units) if is_slab and not is_exact else None
+    restored = Restored(pixels, uncertainty, level, is_posterior=is_slab)
+    return kept(restored, picture) if is_exact else restored
 
 
 def kept(restored: Restored, picture: Picture) -> Restored:

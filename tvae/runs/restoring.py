@@ -57,9 +57,7 @@ def restore_picture(fit: Fit, picture: Picture, config: Config, bands: Bands) ->
         options = config.dataset
         assert isinstance(options, ImageConfig)
         is_thinned = config.model.likelihood == "slab" and options.train_stride != 1  # whose states are searched for
-        restored = refine_seen(
-            picture, lambda: by_model(int(is_thinned)), keeps_known, config.effort, config.seed, bands
-        )
+        restored = refine_seen(picture, lambda: by_model(int(is_thinned)), keeps_known, config.effort, bands)
     if config.restoration.keep_unexplained:
         restored = with_unexplained(picture.seen, restored)
     return replace(take_back(picture, restored), psnr_model=found["psnr"])

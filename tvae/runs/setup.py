@@ -21,7 +21,7 @@ from tvae.model.units import Units
 from tvae.model.vae import start_model
 from tvae.runs.files import STATES
 from tvae.training.points import Points, Source, StateSets, units_of
-from tvae.training.start import start_slabs
+from tvae.training.start import learn_completed, start_slabs
 from tvae.training.team import ALONE, Team
 from tvae.training.trainer import Fit
 
@@ -56,8 +56,10 @@ def make_fit(
     held_out = None if dataset.held_out is None else points(dataset.held_out)
     own = points(source, make_sets)
     if config.model.likelihood == "slab" and not config.model.hidden:
-        every = source.reader(range(source.n_points), units, device, dtype)
-        start_slabs(model, own, every, dataset.shape, config.seed)
+        completed = source.completed().reader(range(source.n_points), units, device, dtype)
+        start_slabs(model, own, completed, dataset.shape, config.seed)
+        if source.is_masked:
+            learn_completed(model, backend.visit, config.ea, own, completed, team)
     return Fit(config, model, backend, own, units, held_out, team)
 
 

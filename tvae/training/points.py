@@ -53,6 +53,10 @@ class Source(ABC):
         """How many of the data points in `part` have no observed value."""
         return 0
 
+    def completed(self) -> Source:
+        """The same data points with a first guess of every missing value."""
+        return self
+
     def places(self) -> Places | None:
         """The positions of patches of a picture; None: the data have no neighbourhood."""
         return None
@@ -76,6 +80,14 @@ class InMemory(Source):
 
     def n_blind(self, part: range) -> int:
         return 0 if self.observed is None else int((~self.observed[part.start : part.stop].any(1)).sum())
+
+    def completed(self) -> Source:
+        """With the mean of each dimension's known values."""
+        if self.observed is None:
+            return self
+        known = self.observed.to(self.data.dtype)
+        mean = (self.data * known).sum(0) / known.sum(0).clamp(min=1)
+        return InMemory(torch.where(self.observed, self.data, mean))
 
 
 class TensorReader(Reader):

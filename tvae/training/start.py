@@ -1,20 +1,28 @@
 """The slab model before training: means by k-means on smoothed data points, one latent on in the best state of each.
 
 With U = 0 the first E-step assigns every data point to its nearest mean, and the first M-step finds the directions.
+Where values are missing, U = 0 makes them independent of the known ones, and EM takes long to find out that they are
+not: there the first visit and M-step take the data points as completed by a guess (`Source.completed`).
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import chain, combinations, islice
 
 import torch
 from torch import Tensor
 
-from tvae.inference.streams import generator
+from tvae.inference.evolution import EaConfig
+from tvae.inference.streams import Stream, generator
 from tvae.model.decoder import Mlp
 from tvae.model.packed import pack
+from tvae.model.slab import Slab
 from tvae.model.vae import Model
-from tvae.training.points import Batch, Points, Reader
+from tvae.training.backend import Minibatch, VisitFunction
+from tvae.training.m_step import Totals, update_closed_forms
+from tvae.training.points import Points, Reader
+from tvae.training.team import Team
 
 N_CLUSTERED = 12_000  # data points that the means are found on
 N_ROUNDS = 8
@@ -23,22 +31,21 @@ CHUNK = 8192
 
 
 @torch.no_grad()
-def start_slabs(model: Model, points: Points, every: Reader, shape: tuple[int, ...], seed: int) -> None:
-    """Set the decoder's weights, and the states of this rank's `points`; `every`: reads all data points there are."""
+def start_slabs(model: Model, points: Points, completed: Reader, shape: tuple[int, ...], seed: int) -> None:
+    """Set the decoder's weights, and the states of this rank's `points`; `completed`: reads all data points."""
     decoder = model.decoder
     assert isinstance(decoder, Mlp)
     rng, n_latents = generator(seed, "clusters"), model.n_latents
     blur = smoothing(shape).to(model.pi)
     chosen = torch.randperm(points.n_points, generator=rng)[:N_CLUSTERED].to(model.pi.device)
-    sample = smoothed(every.take(chosen), blur)
-    means = k_means(sample, n_latents, rng)
+    means = k_means(completed.take(chosen)[0] @ blur.T, n_latents, rng)
     decoder.weights[0].copy_(means)
     decoder.biases[0].zero_()
     by_rank = first_combinations(n_latents, points.sets.tensor.shape[1]).to(means.device)
     n_used = by_rank.shape[1]
     for index in torch.arange(len(points.own), device=means.device).split(CHUNK):
-        distances = _distances(smoothed(points.rows(index), blur), means)
-        nearest = distances.topk(n_used, dim=1, largest=False).indices  # (B, n_used)
+        x, _ = completed.take(index + points.own.start)
+        nearest = _distances(x @ blur.T, means).topk(n_used, dim=1, largest=False).indices  # (B, n_used)
         z = by_rank.new_zeros(len(index), len(by_rank), n_latents)
         z.scatter_(2, nearest[:, None].expand(-1, len(by_rank), -1), by_rank.expand(len(index), -1, -1))
         points.sets.put(index, pack(z))
@@ -54,6 +61,22 @@ def first_combinations(n_latents: int, n_states: int) -> Tensor:
     return z
 
 
+@torch.no_grad()
+def learn_completed(
+    model: Model, visit: VisitFunction, ea: EaConfig, points: Points, completed: Reader, team: Team
+) -> None:
+    """One M-step from the first states and completed data points; sigma2 stays as it is."""
+    assert isinstance(model.likelihood, Slab)
+    sigma2, totals = model.likelihood.sigma2.clone(), Totals(model, True, False)
+    for index in torch.arange(len(points.own), device=sigma2.device).split(CHUNK):
+        number = index + points.own.start
+        x, packed = completed.take(number)[0], points.sets.take(index)[:, :1]
+        visit(model, replace(ea, n_generations=0), 0.0, Minibatch(x, None, packed, Stream(0, number), len(x)), totals)
+    team.add(list(totals.sums.values()))
+    update_closed_forms(model, totals)
+    model.likelihood.sigma2.copy_(sigma2)
+
+
 def smoothing(shape: tuple[int, ...]) -> Tensor:
     """(D, D): a blur within a patch of this shape (rows, columns, channels); of other data the identity."""
     if len(shape) != 3:
@@ -65,15 +88,6 @@ def smoothing(shape: tuple[int, ...]) -> Tensor:
 
     both = torch.kron(torch.kron(line(shape[0]), line(shape[1])), torch.eye(shape[2], dtype=torch.float64))
     return both / both.sum(1, keepdim=True)
-
-
-def smoothed(batch: Batch, blur: Tensor) -> Tensor:
-    """(B, D): the average of observed values around each; zero where there are none."""
-    x, observed = batch
-    if observed is None:
-        return x @ blur.T
-    known = observed.to(x.dtype)
-    return (x * known) @ blur.T / (known @ blur.T).clamp(min=1e-6)
 
 
 def k_means(x: Tensor, n_means: int, rng: torch.Generator) -> Tensor:

@@ -39,8 +39,8 @@ def blurred(picture):
     return Restored(pixels, np.ones_like(pixels))
 
 
-def refined(picture, keep_observed=False, effort="fast", seed=0, first=None):
-    return refine_restored(picture, lambda: first or blurred(picture), keep_observed, effort, seed)
+def refined(picture, keep_observed=False, effort="fast", first=None):
+    return refine_restored(picture, lambda: first or blurred(picture), keep_observed, effort)
 
 
 def error(picture, restored):

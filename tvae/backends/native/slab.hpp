@@ -93,6 +93,25 @@ template <class T> struct SlabShared {
       vec(out + i) = (sum[0] + sum[1]) + (sum[2] + sum[3]);
     }
   }
+  // out (r1, r1) = V_h V_j^T over the values in `place`
+  void gram(int64_t h, int64_t j, const std::vector<int32_t> &place, int64_t D, int64_t r1, T *out) const {
+    constexpr int64_t W = WIDTH<T>, ROWS = 4;
+    const T *a = &transposed[h * D * width], *b = &transposed[j * D * width];
+    for (int64_t first = 0; first < r1; first += ROWS)
+      for (int64_t column = h == j ? first / W * W : 0; column < r1; column += W) {
+        Vec<T> sum[ROWS] = {};
+        for (const int64_t d : place) {
+          const T *row = a + d * width + first;
+          const Vec<T> other = vec(b + d * width + column);
+          for (int64_t u = 0; u < ROWS; ++u) sum[u] += row[u] * other;
+        }
+        for (int64_t u = 0; u < std::min(ROWS, r1 - first); ++u)
+          for (int64_t l = 0; l < std::min(W, r1 - column); ++l) out[(first + u) * r1 + column + l] = sum[u][l];
+      }
+    if (h == j)
+      for (int64_t u = 1; u < r1; ++u)
+        for (int64_t l = 0; l < u; ++l) out[u * r1 + l] = out[l * r1 + u];
+  }
 };
 
 // All that one thread needs for one data point after the other.
@@ -102,25 +121,24 @@ template <class T> class SlabPoint {
   const int64_t D, H, r, r1;
   const T *vectors, *gram, *bias;
   const double inverse;  // of sigma2
-  Array<T> residual, projections, gains, masked, blocks;
+  Array<T> residual, projections, gains, blocks;
   std::vector<int32_t> slot, latents, block_of;
   std::vector<SparseState> population;
   Array<T> factor, solution;  // of M = I + U^T U / sigma2: its Cholesky factor, and L^-1 c
   const T *logit;
   double rest, square;
   int64_t n_observed;
+  std::vector<int32_t> place;  // of the values that are observed
   const uint8_t *observed;
   int64_t stride;
 
-  const T *vector(int h) const { return observed ? &masked[slot[h] * r1 * D] : vectors + h * r1 * D; }
   const T *block(int h, int j) {
     if (!observed) return gram + (h * H + j) * r1 * r1;
     const int64_t n_slots = latents.size(), key = slot[h] * n_slots + slot[j];
     if (block_of[key] < 0) {
       block_of[key] = blocks.size() / (r1 * r1);
-      const T *a = vector(h), *b = vectors + j * r1 * D;
-      for (int64_t i = 0; i < r1; ++i)
-        for (int64_t l = 0; l < r1; ++l) blocks.push_back(dot(a + i * D, b + l * D, D));
+      blocks.resize(blocks.size() + r1 * r1);
+      shared.gram(h, j, place, D, r1, &blocks[block_of[key] * r1 * r1]);
     }
     return &blocks[block_of[key] * r1 * r1];
   }
@@ -129,13 +147,6 @@ template <class T> class SlabPoint {
     slot[h] = latents.size();
     latents.push_back(h);
     make_room(projections, latents.size() * shared.width);
-    const T *v = vectors + h * r1 * D;
-    if (observed) {
-      make_room(masked, latents.size() * r1 * D);
-      T *m = &masked[slot[h] * r1 * D];
-      for (int64_t a = 0; a < r1; ++a)
-        for (int64_t d = 0; d < D; ++d) m[a * D + d] = observed[d] ? v[a * D + d] : T(0);
-    }
     shared.project(h, residual.data(), D, &projections[slot[h] * shared.width]);
   }
 
@@ -201,6 +212,44 @@ public:
                                                 n_observed * std::log(2 * M_PI * task.sigma2));
   }
 
+  // The same for one latent and a part of the values, where M is not diagonal.
+  double evaluate_one(SparseState &state) {
+    constexpr int64_t W = WIDTH<T>;
+    const int h = state.on[0];
+    const int64_t n_columns = round_up(r, W);
+    const T *p = &projections[slot[h] * shared.width], *g = block(h, h);
+    const T scale = inverse;
+    make_room(upper, r * n_columns + n_columns);
+    T *A = upper.data(), *y = A + r * n_columns;
+    for (int64_t a = 0; a < r; ++a) {
+      T *row = A + a * n_columns;
+      for (int64_t b = 0; b < r; ++b) row[b] = scale * g[(a + 1) * r1 + b + 1];
+      for (int64_t b = r; b < n_columns; ++b) row[b] = 0;
+      row[a] += 1;
+      y[a] = scale * (p[1 + a] - g[a + 1]);
+    }
+    std::fill(y + r, y + n_columns, T(0));
+    double log_det = 0, inside = 0, product = 1;
+    for (int64_t k = 0; k < r; ++k) {
+      T *own = A + k * n_columns;
+      const T pivot = std::max(own[k], T(1e-12)), over = 1 / pivot;
+      product *= pivot;
+      if (k % 8 == 7) log_det += std::log(product), product = 1;
+      inside += double(y[k]) * y[k] * over;
+      for (int64_t i = k + 1; i < r; ++i) {
+        const T f = own[i] * over;
+        T *row = A + i * n_columns;
+        for (int64_t c = i / W * W; c < n_columns; c += W) vec(row + c) -= f * vec(own + c);
+      }
+      const T f = y[k] * over;
+      for (int64_t c = (k + 1) / W * W; c < n_columns; c += W) vec(y + c) -= f * vec(own + c);
+    }
+    log_det += std::log(product);
+    return state.log_joint = rest + logit[h] - 0.5 * ((square - 2 * double(p[0]) + g[0]) * inverse - inside + log_det +
+                                                      n_observed * std::log(2 * M_PI * task.sigma2));
+  }
+  Array<T> upper;  // triangle of M, and what is left of c
+
   // inv (n, n) = L^-1 of the last `evaluate`; returns the trace of M^-1 = L^-T L^-1.
   double invert(int64_t n) {
     const T *L = factor.data();
@@ -235,6 +284,10 @@ public:
     const T scale = inverse;
     const bool is_exact = base.k == 0 && !observed;
     order.clear();
+    if (base.k == 0 && observed) {  // directions are not orthogonal over a part of the values: no gain can be foreseen
+      for (const int h : latents) consider(base.with(h));
+      return;
+    }
     for (const int h : latents) {
       if (base.has(h)) continue;
       const T *p = &projections[slot[h] * shared.width], *own = observed ? nullptr : &shared.own[h * r1];
@@ -289,7 +342,10 @@ public:
   }
   void consider(SparseState state) {
     if (is_known(state)) return;
-    evaluate(state);
+    if (observed && state.k == 1)
+      evaluate_one(state);
+    else
+      evaluate(state);
     population.push_back(state);
   }
 
@@ -299,12 +355,14 @@ public:
     const int64_t cell = task.cell ? task.cell[n] : 0;
     logit = static_cast<const T *>(task.logit) + cell * H;
     rest = static_cast<const T *>(task.rest)[cell];
-    square = 0, n_observed = 0;
+    if (observed && std::all_of(observed, observed + D, [](uint8_t is_known) { return is_known; })) observed = nullptr;
+    square = 0, n_observed = 0, place.clear();
     for (int64_t d = 0; d < D; ++d) {
       const bool is_known = !observed || observed[d];
       residual[d] = is_known ? x[d] - bias[d] : T(0);
       square += double(residual[d]) * residual[d];
       n_observed += is_known;
+      if (observed && is_known) place.push_back(d);
     }
     for (const int h : latents) slot[h] = -1;
     latents.clear(), population.clear(), blocks.clear();

@@ -64,6 +64,11 @@ SLAB_EPOCHS = {"train": 30, "fast": 8, "default": 12, "best": 16}
 SLAB_STRIDE = {"train": 1, "fast": 2, "default": 1, "best": 1}  # between the patches trained on; all are restored
 N_THINNED = 15_000  # patches; of fewer all are trained on
 SLAB_CANDIDATES = 40
+# Pictures whose known pixels are exact (docs/quality.md). Directions of different latents are told apart by what is
+# known of a patch, which is little: one latent is on.
+FILLED_SIZE = SlabSize(8, 6, 200, 16)
+FILLED_CANDIDATES = 10
+SIGMA_OF_KNOWN = 2.0  # grey levels of 0..255
 SLAB_BATCH = 32_768  # the M-step is exact, once an epoch: minibatches only divide the work
 N_PER_LATENT = 100  # patches that a latent needs, on average
 
@@ -114,7 +119,7 @@ class ImageConfig(DatasetConfig):
         return with_noise_model(opened, kind, config.sigma_map, config.outliers == "fill")
 
     def complete(self, config: DataConfigT, opened: Picture) -> DataConfigT:
-        if is_slab(config.model) and (opened.known is None or config.model.likelihood == "slab"):
+        if is_slab(config.model):
             return self._complete_slab(config, opened)
         sides, seen = (opened.page_height, opened.noisy.shape[1]), opened.seen
         level = diagonal_details(seen.noisy, seen.missing) if config.sigma is None else config.sigma
@@ -136,9 +141,14 @@ class ImageConfig(DatasetConfig):
     def _complete_slab(self, config: DataConfigT, opened: Picture) -> DataConfigT:
         """Choose sizes of the slab model by the noise and the picture (docs/quality.md)."""
         sides, seen, model = (opened.page_height, opened.noisy.shape[1]), opened.seen, config.model
-        told = seen.sigma if config.sigma is None else config.sigma
-        sigma = estimate_noise(seen.noisy, seen.missing) if told is None else told
-        size = SLAB_SIZES[bisect([20, 35], sigma * 255 / seen.grey_range)]
+        keeps_known = _keeps_known(config) if config.keep_known is None else config.keep_known
+        is_exact = keeps_known and opened.known is not None
+        if is_exact:
+            sigma, size = SIGMA_OF_KNOWN * seen.grey_range / 255, FILLED_SIZE
+        else:
+            told = seen.sigma if config.sigma is None else config.sigma
+            sigma = estimate_noise(seen.noisy, seen.missing) if told is None else told
+            size = SLAB_SIZES[bisect([20, 35], sigma * 255 / seen.grey_range)]
         is_colour = opened.noisy.shape[2] > 1
         patch_size = self.patch_size or min(size.patch_size_of_colour if is_colour else size.patch_size, *sides)
         n_places = math.prod(max(1, side - patch_size + 1) for side in sides) * opened.n_pages
@@ -157,12 +167,13 @@ class ImageConfig(DatasetConfig):
             states=fill(config.states, n_states=min(8, n_latents)),
             ea=fill(
                 config.ea, selection="best", mutation="residual", n_parents=1, n_children=min(4, n_latents),
-                n_candidates=min(SLAB_CANDIDATES, n_latents),
+                n_candidates=min(FILLED_CANDIDATES if is_exact else SLAB_CANDIDATES, n_latents),
+                most_on=1 if is_exact else 2,
             ),
             lr=fill(config.lr, max=0.005),
             batch_size=config.batch_size or SLAB_BATCH,
             epochs=config.epochs or SLAB_EPOCHS[kind],
-            keep_known=_keeps_known(config) if config.keep_known is None else config.keep_known,
+            keep_known=keeps_known,
         )  # fmt: skip
 
     def make(self, config: DataConfig, opened: Picture) -> Dataset:

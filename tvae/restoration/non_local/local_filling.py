@@ -15,7 +15,6 @@ from torch import Tensor
 
 from tvae.data.patches import take
 from tvae.restoration.aggregation import Accumulator
-from tvae.restoration.non_local.completion import observed_part
 
 CHUNK_VALUES = 1 << 22  # of the matrices at once
 SLACK = 2 / 255  # of the peak: deviation, at least, of known values from what their group says of them
@@ -60,3 +59,10 @@ def _posterior(y: Tensor, observed: Tensor, pilot: Tensor, s: float) -> tuple[Te
     mean = centre + (cross.transpose(-1, -2) @ residual)[..., 0].transpose(1, 2)
     variance = covariance.diagonal(dim1=-2, dim2=-1) - cross.square().sum(-2)
     return mean, variance.clamp(min=0).transpose(1, 2)
+
+
+def observed_part(covariance: Tensor, observed: Tensor, s: float) -> Tensor:
+    """(..., D, D) and (..., D): C_oo + s I for what is observed, the identity for the rest."""
+    known = observed.to(covariance.dtype)
+    masked = covariance * known[..., :, None] * known[..., None, :]
+    return masked + torch.diag_embed(known * s + (1 - known))

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tvae.restoration.non_local.smoothness import REACH, laplacian, smoothest
+from tvae.data.smoothness import REACH, laplacian, smoothest
 
 
 def rand(*shape, seed=0):
