@@ -111,7 +111,7 @@ def test_problems_of_options_that_do_not_go_together(dataset, given, lines):
 
 def test_a_data_set_s_problems_are_told_with_the_others():
     with pytest.raises(UserError) as found:
-        checked("dataset=bars", "dataset.mean_bars=8", "noise=3", "ea.n_parents=100")
+        checked("dataset=bars", "dataset.mean_bars=8", "noise=3", "states.n_states=64", "ea.n_parents=100")
     assert len(found.value.problems) == 3
     config = small_config(dataset=BarsConfig(mean_bars=8.0), n_patches=3)
     with pytest.raises(UserError) as found:
