@@ -64,7 +64,7 @@ SLAB_EPOCHS = {"train": 30, "fast": 8, "default": 12, "best": 16}
 SLAB_STRIDE = {"train": 1, "fast": 2, "default": 1, "best": 1}  # between the patches trained on; all are restored
 N_THINNED = 15_000  # patches; of fewer all are trained on
 SLAB_CANDIDATES = 40
-SLAB_BATCH = 32_768  # the M-step is exact, once an epoch: minibatches only divide the work
+SLAB_BATCH = 65_536  # the M-step is exact, once an epoch: minibatches only divide the work
 N_PER_LATENT = 100  # patches that a latent needs, on average
 
 
