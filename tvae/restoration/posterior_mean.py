@@ -26,7 +26,7 @@ from tvae.training.points import Reader
 from tvae.training.trainer import Fit
 
 CHUNK = 512  # patches restored at once
-CHUNK_AT_ONCE = 8192  # the same, where the backend has `moments`
+CHUNK_AT_ONCE = 65536  # the same, where the backend has `moments`
 WEIGHT_FLOOR = 0.05  # of sigma2, added to a patch's variance before its inverse is taken as a weight
 PRUNE = 1e-4  # share of q left out
 
@@ -145,10 +145,11 @@ def _moments(
     """(B, D) each: mean and variance of the clean patches with these numbers, and those of the nearest trained ones."""
     index = trained.to(fit.device)
     model, config, backend = fit.model, fit.config, fit.backend
-    for round_ in range(n_rounds):
-        rng = Stream(derive(config.seed, "restore", round_), number)
+    streams = [Stream(derive(config.seed, "restore", i), number) for i in range(n_rounds)]
+    last = streams.pop() if streams and backend.moments is not None else None
+    for rng in streams:
         packed = backend.e_step(model, config.ea, x, packed, rng, observed, index).packed
     if backend.moments is not None:
-        return backend.moments(model, config.ea, x, packed, observed, index)
+        return backend.moments(model, config.ea, x, packed, last, observed, index)
     rows = significant_states(backend.e_step(model, config.ea, x, packed, None, observed, index), PRUNE)
     return clean_moments(model, x, rows, observed, backend.products)

@@ -103,9 +103,16 @@ class StretchFunction(Protocol):
 
 class MomentsFunction(Protocol):
     def __call__(
-        self, model: Model, ea: EaConfig, x: Tensor, packed: Tensor, observed: Tensor | None, index: Tensor | None
+        self,
+        model: Model,
+        ea: EaConfig,
+        x: Tensor,
+        packed: Tensor,
+        rng: Stream | None,
+        observed: Tensor | None = None,
+        index: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """(B, D) each: mean and variance of the clean value under q, with the states as they are."""
+        """(B, D) each: mean and variance of the clean value under q after the E-step of `EStepFunction`."""
 
 
 def visit_by(e_step: EStepFunction, gradient: GradientFunction, products: Products) -> VisitFunction:

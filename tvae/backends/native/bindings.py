@@ -83,15 +83,13 @@ class StretchTask(ctypes.Structure):
 
 class SlabTask(ctypes.Structure):
     _fields_ = [
-        *(
-            (name, c_int64)
-            for name in ("n_points", "n_values", "n_latents", "rank", "n_states", "n_threads", "n_parts")
-        ),
-        *((name, c_int64) for name in ("most_on", "n_candidates", "n_parents", "n_children", "n_generations")),
-        *((name, c_double) for name in ("sigma2", "prune", "far_below")),
-        *((name, c_void_p) for name in ("x", "bias", "vectors", "gram", "observed", "cell", "logit", "rest")),
-        *((name, c_void_p) for name in ("candidates", "packed", "new_packed", "log_joint", "log_prior", "n_accepted")),
-        *((name, c_void_p) for name in ("mean", "variance", "error", "active", "shift", "spread")),
+        *((name, c_int64) for name in ("n_points", "n_values", "n_latents", "rank", "n_states", "n_cells")),
+        *((name, c_int64) for name in ("n_threads", "n_parts", "most_on", "n_candidates", "n_parents")),
+        *((name, c_int64) for name in ("n_children", "n_generations", "most_found")),
+        *((name, c_double) for name in ("sigma2", "prune", "far_below", "error", "elbo")),
+        *((name, c_void_p) for name in ("x", "bias", "vectors", "observed", "cell", "pi", "packed", "new_packed")),
+        *((name, c_void_p) for name in ("log_joint", "log_prior", "n_accepted", "mean", "variance")),
+        *((name, c_void_p) for name in ("active", "shift", "spread")),
     ]
 
 

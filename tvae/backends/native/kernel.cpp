@@ -35,8 +35,8 @@ void e_step_float(EStepTask *task) { run_e_step<float>(*task); }
 void e_step_double(EStepTask *task) { run_e_step<double>(*task); }
 void gradient_float(const GradientTask *task) { run_gradient<float>(*task); }
 void gradient_double(const GradientTask *task) { run_gradient<double>(*task); }
-void slab_float(const SlabTask *task) { run_slab<float>(*task); }
-void slab_double(const SlabTask *task) { run_slab<double>(*task); }
+void slab_float(SlabTask *task) { run_slab<float>(*task); }
+void slab_double(SlabTask *task) { run_slab<double>(*task); }
 void adam_float(const AdamTask *task) { run_adam<float>(*task); }
 void adam_double(const AdamTask *task) { run_adam<double>(*task); }
 void matching_float(const MatchingTask *task) { run_matching(*task); }

@@ -13,118 +13,27 @@
 #include <vector>
 
 #include "rows.hpp"
+#include "slab_shared.hpp"
+#include "slab_whole.hpp"
 #include "tasks.hpp"
 #include "threads.hpp"
 #include "vectors.hpp"
 
 namespace {
 
-constexpr int MOST_ON = 8;  // latents in any state, see slab.py
-
-template <class T> T dot(const T *a, const T *b, int64_t n) {
-  Vec<T> total{}, other{};
-  int64_t i = 0;
-  for (; i + 2 * WIDTH<T> <= n; i += 2 * WIDTH<T>) {
-    total += vec(a + i) * vec(b + i);
-    other += vec(a + i + WIDTH<T>) * vec(b + i + WIDTH<T>);
-  }
-  for (; i + WIDTH<T> <= n; i += WIDTH<T>) total += vec(a + i) * vec(b + i);
-  T sum = sum_of<T>(total + other);
-  for (; i < n; ++i) sum += a[i] * b[i];
-  return sum;
-}
-
-struct SparseState {
-  int k = 0;
-  uint16_t on[MOST_ON];  // in increasing order
-  double log_joint = 0;
-  bool operator==(const SparseState &o) const { return k == o.k && !std::memcmp(on, o.on, k * sizeof(uint16_t)); }
-  bool has(int h) const {
-    for (int i = 0; i < k; ++i)
-      if (on[i] == h) return true;
-    return false;
-  }
-  SparseState with(int h) const {
-    SparseState s = *this;
-    int i = s.k++;
-    for (; i > 0 && s.on[i - 1] > h; --i) s.on[i] = s.on[i - 1];
-    s.on[i] = h;
-    return s;
-  }
-  SparseState without(int i) const {
-    SparseState s = *this;
-    for (--s.k; i < s.k; ++i) s.on[i] = s.on[i + 1];
-    return s;
-  }
-};
-
-// What all data points share: V^T with rows padded to whole vectors, and of M_h = I + U_h U_h^T / sigma2, which is
-// diagonal because the rows of U_h are orthogonal, its inverse and log-determinant.
-template <class T> struct SlabShared {
-  int64_t width;
-  Array<T> transposed, inverse, log_det, own;  // own (H, r + 1): products of w_h with V_h
-
-  explicit SlabShared(const SlabTask &task) {
-    const int64_t H = task.n_latents, D = task.n_values, r = task.rank, r1 = r + 1;
-    width = round_up(r1, WIDTH<T>);
-    transposed.assign(H * D * width, T(0)), inverse.resize(H * r1), own.resize(H * r1), log_det.assign(H, T(0));
-    for (int64_t h = 0; h < H; ++h) {
-      const T *v = static_cast<const T *>(task.vectors) + h * r1 * D;
-      for (int64_t a = 0; a < r1; ++a)
-        for (int64_t d = 0; d < D; ++d) transposed[(h * D + d) * width + a] = v[a * D + d];
-      for (int64_t a = 0; a < r1; ++a) own[h * r1 + a] = dot(v, v + a * D, D);
-      for (int64_t a = 0; a < r; ++a) {
-        const T m = 1 + dot(v + (a + 1) * D, v + (a + 1) * D, D) / T(task.sigma2);
-        inverse[h * r1 + a] = 1 / m;
-        log_det[h] += std::log(m);
-      }
-    }
-  }
-  // out (width,) = V_h x
-  void project(int64_t h, const T *x, int64_t D, T *out) const {
-    constexpr int64_t W = WIDTH<T>;
-    const T *rows = &transposed[h * D * width];
-    for (int64_t i = 0; i < width; i += W) {
-      Vec<T> sum[4] = {};
-      int64_t d = 0;
-      for (; d + 4 <= D; d += 4)
-        for (int u = 0; u < 4; ++u) sum[u] += x[d + u] * vec(rows + (d + u) * width + i);
-      for (; d < D; ++d) sum[0] += x[d] * vec(rows + d * width + i);
-      vec(out + i) = (sum[0] + sum[1]) + (sum[2] + sum[3]);
-    }
-  }
-  // out (r1, r1) = V_h V_j^T over the values in `place`
-  void gram(int64_t h, int64_t j, const std::vector<int32_t> &place, int64_t D, int64_t r1, T *out) const {
-    constexpr int64_t W = WIDTH<T>, ROWS = 4;
-    const T *a = &transposed[h * D * width], *b = &transposed[j * D * width];
-    for (int64_t first = 0; first < r1; first += ROWS)
-      for (int64_t column = h == j ? first / W * W : 0; column < r1; column += W) {
-        Vec<T> sum[ROWS] = {};
-        for (const int64_t d : place) {
-          const T *row = a + d * width + first;
-          const Vec<T> other = vec(b + d * width + column);
-          for (int64_t u = 0; u < ROWS; ++u) sum[u] += row[u] * other;
-        }
-        for (int64_t u = 0; u < std::min(ROWS, r1 - first); ++u)
-          for (int64_t l = 0; l < std::min(W, r1 - column); ++l) out[(first + u) * r1 + column + l] = sum[u][l];
-      }
-    if (h == j)
-      for (int64_t u = 1; u < r1; ++u)
-        for (int64_t l = 0; l < u; ++l) out[u * r1 + l] = out[l * r1 + u];
-  }
-};
-
 // All that one thread needs for one data point after the other.
 template <class T> class SlabPoint {
   const SlabTask &task;
   const SlabShared<T> &shared;
+  SlabSums<T> &sums;
   const int64_t D, H, r, r1;
-  const T *vectors, *gram, *bias;
+  const T *vectors, *bias;
   const double inverse;  // of sigma2
   Array<T> residual, projections, gains, blocks;
   std::vector<int32_t> slot, latents, block_of;
   std::vector<SparseState> population;
   Array<T> factor, solution;  // of M = I + U^T U / sigma2: its Cholesky factor, and L^-1 c
+  CellPrior<T> prior;
   const T *logit;
   double rest, square;
   int64_t n_observed;
@@ -133,12 +42,11 @@ template <class T> class SlabPoint {
   int64_t stride;
 
   const T *block(int h, int j) {
-    if (!observed) return gram + (h * H + j) * r1 * r1;
     const int64_t n_slots = latents.size(), key = slot[h] * n_slots + slot[j];
     if (block_of[key] < 0) {
       block_of[key] = blocks.size() / (r1 * r1);
       blocks.resize(blocks.size() + r1 * r1);
-      shared.gram(h, j, place, D, r1, &blocks[block_of[key] * r1 * r1]);
+      shared.gram_over(place, h, j, &blocks[block_of[key] * r1 * r1]);
     }
     return &blocks[block_of[key] * r1 * r1];
   }
@@ -147,13 +55,13 @@ template <class T> class SlabPoint {
     slot[h] = latents.size();
     latents.push_back(h);
     make_room(projections, latents.size() * shared.width);
-    shared.project(h, residual.data(), D, &projections[slot[h] * shared.width]);
+    shared.project(h, residual.data(), D, 1, &projections[slot[h] * shared.width], 0);
   }
 
 public:
-  SlabPoint(const SlabTask &task, const SlabShared<T> &shared)
-      : task(task), shared(shared), D(task.n_values), H(task.n_latents), r(task.rank), r1(r + 1),
-        vectors(static_cast<const T *>(task.vectors)), gram(static_cast<const T *>(task.gram)),
+  SlabPoint(const SlabTask &task, const SlabShared<T> &shared, SlabSums<T> &sums)
+      : task(task), shared(shared), sums(sums), D(task.n_values), H(task.n_latents), r(task.rank), r1(r + 1),
+        vectors(static_cast<const T *>(task.vectors)),
         bias(static_cast<const T *>(task.bias)), inverse(1 / task.sigma2), residual(D), gains(H), slot(H, -1),
         stride(MOST_ON * r) {
     factor.resize(stride * stride + 1), solution.resize(stride + 1);
@@ -282,7 +190,6 @@ public:
     evaluate(base, coefficients.data());
     const T *c = coefficients.data();
     const T scale = inverse;
-    const bool is_exact = base.k == 0 && !observed;
     order.clear();
     if (base.k == 0 && observed) {  // directions are not orthogonal over a part of the values: no gain can be foreseen
       for (const int h : latents) consider(base.with(h));
@@ -290,13 +197,12 @@ public:
     }
     for (const int h : latents) {
       if (base.has(h)) continue;
-      const T *p = &projections[slot[h] * shared.width], *own = observed ? nullptr : &shared.own[h * r1];
-      T v[64], of_masked[64];
-      if (observed) {
-        const T *g = block(h, h);
-        for (int64_t a = 0; a < r1; ++a) of_masked[a] = g[a * r1];
-        own = of_masked;
-      }
+      const T *p = &projections[slot[h] * shared.width], *own;
+      make_room(work, 2 * r1);
+      T *v = &work[0], *of_masked = v + r1;
+      const T *g = block(h, h);
+      for (int64_t a = 0; a < r1; ++a) of_masked[a] = g[a * r1];
+      own = of_masked;
       for (int64_t a = 0; a < r1; ++a) v[a] = p[a];
       for (int j = 0; j < base.k; ++j) {
         const T *g = block(base.on[j], h);  // (r1, r1), columns are of h
@@ -304,15 +210,12 @@ public:
         for (int64_t b = 0; b < r; ++b)
           for (int64_t a = 0; a < r1; ++a) v[a] -= c[j * r + b] * g[(b + 1) * r1 + a];
       }
-      T inside = 0, log_det = observed ? T(0) : shared.log_det[h];
+      T inside = 0, log_det = 0;
       for (int64_t a = 1; a < r1; ++a) {
         const T w = (v[a] - own[a]) * scale;
-        if (observed) {
-          const T m = 1 + block(h, h)[a * r1 + a] * scale;
-          inside += w * w / m;
-          log_det += std::log(m);
-        } else
-          inside += w * w * shared.inverse[h * r1 + a - 1];
+        const T m = 1 + block(h, h)[a * r1 + a] * scale;
+        inside += w * w / m;
+        log_det += std::log(m);
       }
       order.push_back({logit[h] - 0.5 * ((own[0] - 2 * v[0]) * inverse - inside + log_det), h});
     }
@@ -324,15 +227,11 @@ public:
     for (auto &[gain, h] : chosen) {
       if (base.log_joint + gain < best - task.far_below) break;
       SparseState child = base.with(h);
-      if (is_exact) {
-        child.log_joint = base.log_joint + gain;
-        if (!is_known(child)) population.push_back(child);
-      } else
-        consider(child);
+      consider(child);
       best = std::max(best, population.back().log_joint);
     }
   }
-  Array<T> coefficients;
+  Array<T> coefficients, work;
   std::vector<std::pair<double, int>> order, chosen;
 
   bool is_known(const SparseState &state) const {
@@ -349,12 +248,12 @@ public:
     population.push_back(state);
   }
 
-  void visit(int64_t n, int64_t part) {
+  void visit(int64_t n) {
     const T *x = static_cast<const T *>(task.x) + n * D;
     observed = task.observed ? task.observed + n * D : nullptr;
     const int64_t cell = task.cell ? task.cell[n] : 0;
-    logit = static_cast<const T *>(task.logit) + cell * H;
-    rest = static_cast<const T *>(task.rest)[cell];
+    prior.enter(task, cell);
+    logit = prior.logit.data(), rest = prior.rest;
     if (observed && std::all_of(observed, observed + D, [](uint8_t is_known) { return is_known; })) observed = nullptr;
     square = 0, n_observed = 0, place.clear();
     for (int64_t d = 0; d < D; ++d) {
@@ -362,28 +261,19 @@ public:
       residual[d] = is_known ? x[d] - bias[d] : T(0);
       square += double(residual[d]) * residual[d];
       n_observed += is_known;
-      if (observed && is_known) place.push_back(d);
+      if (is_known) place.push_back(d);
     }
     for (const int h : latents) slot[h] = -1;
     latents.clear(), population.clear(), blocks.clear();
     const int64_t n_bytes = (H + 7) / 8, S = task.n_states;
     std::vector<SparseState> &old = old_states;
     old.clear();
-    std::vector<int32_t> ones(8 * n_bytes + 64);
     for (int64_t s = 0; s < S; ++s) {
-      const int64_t count = list_ones(task.packed + (n * S + s) * n_bytes, n_bytes, ones.data());
-      SparseState state;
-      state.k = count;  // not more than MOST_ON: slab.py sees to it
-      for (int i = 0; i < state.k; ++i) state.on[i] = ones[i], add_latent(ones[i]);
-      old.push_back(state);
+      old.push_back(SparseState::unpack(task.packed + (n * S + s) * n_bytes, n_bytes));
+      for (int i = 0; i < old.back().k; ++i) add_latent(old.back().on[i]);
     }
-    if (task.n_generations > 0) {
-      if (task.candidates)
-        for (int64_t i = 0; i < task.n_candidates; ++i) add_latent(task.candidates[cell * task.n_candidates + i]);
-      else
-        for (int64_t h = 0; h < H; ++h) add_latent(h);
-    }
-    if (observed) block_of.assign(latents.size() * latents.size(), -1);
+    for (const int h : prior.candidates) add_latent(h);
+    block_of.assign(latents.size() * latents.size(), -1);
     for (auto &state : old) consider(state);
     if (task.n_generations > 0) propose(SparseState());
     for (int64_t g = 0; g < task.n_generations; ++g) {
@@ -406,18 +296,20 @@ public:
     int64_t n_new = 0;
     for (auto &state : population) n_new += std::find(old.begin(), old.end(), state) == old.end();
     task.n_accepted[n] = n_new;
-    finish(n, part);
+    finish(n);
   }
 
   std::vector<SparseState> old_states;
 
-  void finish(int64_t n, int64_t part) {
+  void finish(int64_t n) {
     const int64_t n_bytes = (H + 7) / 8, S = task.n_states;
     const double best = population[0].log_joint;
     double total = 0;
     for (auto &state : population) total += std::exp(state.log_joint - best);
-    T *first = task.shift ? static_cast<T *>(task.shift) + part * H * D : nullptr;
-    T *second = task.spread ? static_cast<T *>(task.spread) + part * H * D * D : nullptr;
+    sums.elbo += best + std::log(total);
+    T *first = sums.shift.empty() ? nullptr : sums.shift.data();
+    T *second = sums.spread.empty() ? nullptr : sums.spread.data();
+    double *active = sums.active + (task.cell ? task.cell[n] * H : 0);
     uint8_t *out = task.new_packed + n * S * n_bytes;
     std::memset(out, 0, S * n_bytes);
     for (int64_t s = 0; s < S; ++s) {
@@ -455,12 +347,12 @@ public:
         std::copy_n(v, D, p);
         for (int64_t a = 0; a < r; ++a) add_row(p, coefficients[i * r + a], v + (a + 1) * D, p, D);
         add_row(sum, T(1), p, sum, D);
-        if (first) task.active[n * H + state.on[i]] += q;
+        if (first) active[state.on[i]] += q;
       }
       double error = 0;
       for (int64_t d = 0; d < D; ++d)
         if (!observed || observed[d]) error += double(residual[d] - sum[d]) * (residual[d] - sum[d]);
-      if (first) task.error[part] += q * (error + spread);
+      if (first) sums.error += q * (error + spread);
       if (mean) add_row(mean, q, sum, mean, D);
       if (variance) add_variance(state, q, sum, variance);
       if (!first) continue;
@@ -527,16 +419,68 @@ public:
   Array<T> signed_rows;
 };
 
-template <class T> void run_slab(const SlabTask &task) {
+// The data points cell by cell, and where parts of them begin, which are whole cells.
+struct SlabOrder {
+  std::vector<int64_t> points, begins;
+
+  explicit SlabOrder(const SlabTask &task) {
+    const int64_t n = task.n_points, n_parts = task.n_parts;
+    std::vector<int64_t> next(task.n_cells + 1, 0);
+    const auto cell = [&](int64_t i) { return task.cell ? task.cell[i] : 0; };
+    points.resize(n);
+    for (int64_t i = 0; i < n; ++i) ++next[cell(i) + 1];
+    for (int64_t c = 0; c < task.n_cells; ++c) next[c + 1] += next[c];
+    for (int64_t i = 0; i < n; ++i) points[next[cell(i)]++] = i;
+    for (int64_t part = 0; part <= n_parts; ++part) {
+      int64_t begin = n * part / n_parts;
+      while (task.cell && 0 < begin && begin < n && cell(points[begin]) == cell(points[begin - 1])) ++begin;
+      begins.push_back(begin);
+    }
+  }
+};
+
+template <class T> void run_slab(SlabTask &task) {
+  const int64_t n_parts = task.n_parts, H = task.n_latents, D = task.n_values, n_bytes = (H + 7) / 8;
+  task.most_found = task.most_on;
+  for (int64_t i = 0; i < task.n_points * task.n_states; ++i)
+    task.most_found = std::max<int64_t>(task.most_found, SparseState::count(task.packed + i * n_bytes, n_bytes));
+  if (task.most_found > MOST_ON) return;  // slab.py tells
   Phases phases;
-  const int64_t n_parts = task.n_parts;
-  const SlabShared<T> shared(task);
+  const SlabShared<T> shared(task, phases);
+  const SlabOrder order(task);
+  std::vector<SlabSums<T>> sums(n_parts);
   phases.add(n_parts, [&](int64_t part) {
-    SlabPoint<T> point(task, shared);
-    const int64_t from = task.n_points * part / n_parts, to = task.n_points * (part + 1) / n_parts;
-    for (int64_t n = from; n < to; ++n) point.visit(n, part);
+    SlabSums<T> &mine = sums[part];
+    mine.active = task.active ? task.active + (task.cell ? 0 : part * H) : nullptr;
+    if (task.spread) mine.shift.assign(H * D, T(0)), mine.spread.assign(H * D * D, T(0));
+    const int64_t *from = &order.points[order.begins[part]], *end = &order.points[order.begins[part + 1]];
+    if (task.observed) {
+      SlabPoint<T> point(task, shared, mine);
+      for (; from < end; ++from) point.visit(*from);
+    } else {
+      SlabWhole<T> points(task, shared, mine);
+      while (from < end) {
+        const int64_t *next = from + 1;
+        while (next < end && (!task.cell || task.cell[*next] == task.cell[*from])) ++next;
+        points.visit(from, next - from);
+        from = next;
+      }
+    }
   });
+  if (task.spread)
+    phases.add(H, [&](int64_t h) {
+      double *shift = task.shift + h * D, *spread = task.spread + h * D * D;
+      for (const auto &part : sums)
+        for (int64_t d = 0; d < D; ++d) {
+          const T *row = &part.spread[(h * D + d) * D];
+          shift[d] += part.shift[h * D + d];
+          for (int64_t e = d; e < D; ++e) spread[d * D + e] += row[e];
+        }
+      for (int64_t d = 0; d < D; ++d)
+        for (int64_t e = 0; e < d; ++e) spread[d * D + e] = spread[e * D + d];
+    });
   phases.run(task.n_threads);
+  for (const auto &part : sums) task.error += part.error, task.elbo += part.elbo;
 }
 
 }  // namespace

@@ -53,22 +53,22 @@ struct VisitTask {
 };
 
 struct SlabTask {
-  int64_t n_points, n_values, n_latents, rank, n_states, n_threads, n_parts;
+  int64_t n_points, n_values, n_latents, rank, n_states, n_cells, n_threads, n_parts;
   int64_t most_on, n_candidates, n_parents, n_children, n_generations;  // of the search; no generation: as they are
+  int64_t most_found;               // result: the most latents of any state; above MOST_ON nothing is done
   double sigma2, prune, far_below;  // children expected so many nats below the best are not evaluated
-  const void *x, *bias, *vectors, *gram;  // (N, D), (D,), (H, r + 1, D), (H, H, r + 1, r + 1)
-  const uint8_t *observed;                // (N, D) or null
-  const int64_t *cell;                    // (N,): whose prior holds, or null: the only one
-  const void *logit, *rest;               // (cells, H), (cells,): log p(z) = rest + the logits of latents on
-  const int32_t *candidates;              // (cells, C): latents that are tried, or null: all
-  const uint8_t *packed;                  // (N, S, ceil(H/8))
-  uint8_t *new_packed;                    // result: (N, S, ceil(H/8)), the fittest first
-  double *log_joint, *log_prior;          // results: (N, S)
-  int64_t *n_accepted;                    // result: (N,)
-  void *mean, *variance;                  // results: (N, D) of the clean value, or null
-  double *error;                          // sums: (parts,)
-  float *active;                          // result: (N, H), q by latent
-  void *shift, *spread;                   // sums: (parts, H, D), (parts, H, D, D), or null: nothing is learned
+  double error, elbo;               // sums that are added to
+  const void *x, *bias, *vectors;   // (N, D), (D,), (H, r + 1, D)
+  const uint8_t *observed;          // (N, D) or null
+  const int64_t *cell;              // (N,): whose prior holds, or null: the only one
+  const void *pi;                   // (cells, H); the n_candidates latents of highest prior are tried
+  const uint8_t *packed;            // (N, S, ceil(H/8))
+  uint8_t *new_packed;              // result: (N, S, ceil(H/8)), the fittest first
+  double *log_joint, *log_prior;    // results: (N, S)
+  int64_t *n_accepted;              // result: (N,)
+  void *mean, *variance;            // results: (N, D) of the clean value, or null
+  double *active;                   // q by latent, added to: (cells, H), or (parts, H) where there is one for all
+  double *shift, *spread;           // (H, D), (H, D, D), symmetric: added to, or null: nothing is learned
 };
 
 struct AdamTask {

@@ -69,7 +69,7 @@ SLAB_CANDIDATES = 40
 FILLED_SIZE = SlabSize(8, 6, 200, 16)
 FILLED_CANDIDATES = 10
 SIGMA_OF_KNOWN = 2.0  # grey levels of 0..255
-SLAB_BATCH = 32_768  # the M-step is exact, once an epoch: minibatches only divide the work
+SLAB_BATCH = 65_536  # the M-step is exact, once an epoch: minibatches only divide the work
 N_PER_LATENT = 100  # patches that a latent needs, on average
 
 
