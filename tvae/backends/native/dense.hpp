@@ -19,11 +19,11 @@ template <class T> struct Elements {
   int64_t row, column;
 };
 
-template <class T, int COLUMNS>
+template <class T, int COLUMNS, bool adds>
 void product_block(Elements<T> a, const T *b, int64_t stride, int64_t depth, T *out) {
   Vec<T> sums[ROWS_AT_ONCE][COLUMNS];
-  for (auto &row : sums)
-    for (auto &sum : row) sum = Vec<T>{};
+  for (int i = 0; i < ROWS_AT_ONCE; ++i)
+    for (int j = 0; j < COLUMNS; ++j) sums[i][j] = adds ? vec(out + i * stride + j * WIDTH<T>) : Vec<T>{};
   for (int64_t k = 0; k < depth; ++k) {
     Vec<T> row[COLUMNS];
     for (int j = 0; j < COLUMNS; ++j) row[j] = vec(b + k * stride + j * WIDTH<T>);
@@ -36,31 +36,33 @@ void product_block(Elements<T> a, const T *b, int64_t stride, int64_t depth, T *
     for (int j = 0; j < COLUMNS; ++j) vec(out + i * stride + j * WIDTH<T>) = sums[i][j];
 }
 
-// out = a b for ROWS_AT_ONCE rows, from column `first` on. `depth_at(end)`: how many rows of b count for columns below
-// `end`.
-template <class T, class Depth>
+// out = a b for ROWS_AT_ONCE rows, from column `first` on, or the same added to `out`. `depth_at(end)`: how many rows of b
+// count for columns below `end`.
+template <bool adds = false, class T, class Depth>
 void product_rows(Elements<T> a, const T *b, int64_t stride, int64_t first, Depth depth_at, T *out) {
   constexpr int64_t width = WIDTH<T>;
   for (int64_t j = first, n; j < stride; j += n * width) {
     const int64_t left = (stride - j) / width;
     n = left == 4 ? 2 : std::min<int64_t>(left, 3);
     const int64_t depth = depth_at(j + n * width);
-    if (n == 3) product_block<T, 3>(a, b + j, stride, depth, out + j);
-    if (n == 2) product_block<T, 2>(a, b + j, stride, depth, out + j);
-    if (n == 1) product_block<T, 1>(a, b + j, stride, depth, out + j);
+    if (n == 3) product_block<T, 3, adds>(a, b + j, stride, depth, out + j);
+    if (n == 2) product_block<T, 2, adds>(a, b + j, stride, depth, out + j);
+    if (n == 1) product_block<T, 1, adds>(a, b + j, stride, depth, out + j);
   }
 }
 
-enum class Shape { full, upper_product, upper_factor };
+enum class Shape { full, upper_product, upper_sum, upper_factor };
 
 // out (n_rows, stride) = a (n_rows, depth) b (depth, stride), with room for a multiple of ROWS_AT_ONCE rows.
-// `upper_product`: the lower triangle is not wanted, `upper_factor`: that of b is zero.
+// `upper_product`: the lower triangle is not wanted, `upper_sum`: the same, added to `out`; `upper_factor`: the lower
+// triangle of b is zero.
 template <Shape shape, class T>
 void product(Elements<T> a, const T *b, int64_t stride, int64_t n_rows, int64_t depth, T *out) {
   const auto depth_at = [=](int64_t end) { return shape == Shape::upper_factor ? std::min(depth, end) : depth; };
   for (int64_t i = 0; i < n_rows; i += ROWS_AT_ONCE) {
-    const int64_t first = shape == Shape::upper_product ? whole_vectors<T>(i) : 0;
-    product_rows(Elements<T>{a.a + i * a.row, a.row, a.column}, b, stride, first, depth_at, out + i * stride);
+    const bool is_upper = shape == Shape::upper_product || shape == Shape::upper_sum;
+    const int64_t first = is_upper ? whole_vectors<T>(i) : 0;
+    product_rows<shape == Shape::upper_sum>(Elements<T>{a.a + i * a.row, a.row, a.column}, b, stride, first, depth_at, out + i * stride);
   }
 }
 

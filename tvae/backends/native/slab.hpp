@@ -55,7 +55,7 @@ template <class T> class SlabPoint {
     slot[h] = latents.size();
     latents.push_back(h);
     make_room(projections, latents.size() * shared.width);
-    shared.project(h, residual.data(), D, 1, &projections[slot[h] * shared.width], 0);
+    shared.project(h, residual.data(), 1, &projections[slot[h] * shared.width], 0);
   }
 
 public:
@@ -441,6 +441,8 @@ struct SlabOrder {
 
 template <class T> void run_slab(SlabTask &task) {
   const int64_t n_parts = task.n_parts, H = task.n_latents, D = task.n_values, n_bytes = (H + 7) / 8;
+  // rows of sums: those of SlabWhole are padded
+  const int64_t pitch = task.observed ? D : round_up(D, WIDTH<T>), n_rows = task.observed ? D : round_up(D, ROWS_AT_ONCE);
   task.most_found = task.most_on;
   for (int64_t i = 0; i < task.n_points * task.n_states; ++i)
     task.most_found = std::max<int64_t>(task.most_found, SparseState::count(task.packed + i * n_bytes, n_bytes));
@@ -452,7 +454,7 @@ template <class T> void run_slab(SlabTask &task) {
   phases.add(n_parts, [&](int64_t part) {
     SlabSums<T> &mine = sums[part];
     mine.active = task.active ? task.active + (task.cell ? 0 : part * H) : nullptr;
-    if (task.spread) mine.shift.assign(H * D, T(0)), mine.spread.assign(H * D * D, T(0));
+    if (task.spread) mine.shift.assign(H * pitch, T(0)), mine.spread.assign(H * n_rows * pitch, T(0));
     const int64_t *from = &order.points[order.begins[part]], *end = &order.points[order.begins[part + 1]];
     if (task.observed) {
       SlabPoint<T> point(task, shared, mine);
@@ -472,8 +474,8 @@ template <class T> void run_slab(SlabTask &task) {
       double *shift = task.shift + h * D, *spread = task.spread + h * D * D;
       for (const auto &part : sums)
         for (int64_t d = 0; d < D; ++d) {
-          const T *row = &part.spread[(h * D + d) * D];
-          shift[d] += part.shift[h * D + d];
+          const T *row = &part.spread[(h * n_rows + d) * pitch];
+          shift[d] += part.shift[h * pitch + d];
           for (int64_t e = d; e < D; ++e) spread[d * D + e] += row[e];
         }
       for (int64_t d = 0; d < D; ++d)

@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "dense.hpp"
 #include "rows.hpp"
 #include "tasks.hpp"
 #include "threads.hpp"
@@ -85,20 +86,23 @@ static_assert(sizeof SparseState::on == 2 * sizeof(Word), "hash");
 // value is observed, and of M_h = I + U_h U_h^T / sigma2, which is then diagonal because the rows of U_h are orthogonal,
 // its inverse and log-determinant.
 template <class T> struct SlabShared {
-  const int64_t H, D, r1, width;
+  const int64_t H, D, r1, width, pitch;  // of rows of r + 1 and of D values
   Array<T> transposed, own, inverse;    // (H, D, width); (H, width): products of w_h with V_h; the inverse, zero for w_h
-  Array<T> variance;                    // (H, D): diagonal of U_h^T M_h^-1 U_h
+  Array<T> rows;                        // (H, r + 1, pitch): V_h, rows padded with zeros, where every value is observed
+  Array<T> variance;                    // (H, pitch): diagonal of U_h^T M_h^-1 U_h
   std::vector<double> log_det, spread;  // (H,); its trace over sigma2
   Array<T> gram;                        // (H, H, r1, width), or nothing
 
   SlabShared(const SlabTask &task, Phases &phases)
-      : H(task.n_latents), D(task.n_values), r1(task.rank + 1), width(round_up(r1, WIDTH<T>)) {
+      : H(task.n_latents), D(task.n_values), r1(task.rank + 1), width(round_up(r1, WIDTH<T>)), pitch(round_up(D, WIDTH<T>)) {
     transposed.assign(H * D * width, T(0)), own.assign(H * width, T(0)), inverse.assign(H * width, T(0));
-    variance.assign(H * D, T(0)), log_det.assign(H, 0), spread.assign(H, 0);
+    variance.assign(H * pitch, T(0)), rows.assign(task.observed ? 0 : H * r1 * pitch, T(0)), log_det.assign(H, 0), spread.assign(H, 0);
     const T *const vectors = static_cast<const T *>(task.vectors);
     const double sigma2 = task.sigma2;
     phases.add(H, [=](int64_t h) {
       const T *v = vectors + h * r1 * D;
+      if (!rows.empty())
+        for (int64_t a = 0; a < r1; ++a) std::copy_n(v + a * D, D, &rows[(h * r1 + a) * pitch]);
       for (int64_t a = 0; a < r1; ++a)
         for (int64_t d = 0; d < D; ++d) transposed[(h * D + d) * width + a] = v[a * D + d];
       for (int64_t a = 0; a < r1; ++a) own[h * width + a] = dot(v, v + a * D, D);
@@ -106,17 +110,18 @@ template <class T> struct SlabShared {
         const T m = 1 + dot(v + a * D, v + a * D, D) / T(sigma2);
         inverse[h * width + a] = 1 / m;
         log_det[h] += std::log(double(m)), spread[h] += 1 - 1 / double(m);
-        for (int64_t d = 0; d < D; ++d) variance[h * D + d] += v[a * D + d] * v[a * D + d] / m;
+        for (int64_t d = 0; d < D; ++d) variance[h * pitch + d] += v[a * D + d] * v[a * D + d] / m;
       }
     });
     if (task.observed) return;
     gram.resize(H * H * r1 * width);
     phases.add(H, [=](int64_t h) {
-      for (int64_t j = 0; j < H; ++j) project(j, vectors + h * r1 * D, D, r1, &gram[(h * H + j) * r1 * width], width);
+      for (int64_t j = 0; j < H; ++j) project(j, vector(h, 0), r1, &gram[(h * H + j) * r1 * width], width);
     });
   }
   SlabShared(const SlabShared &) = delete;
 
+  const T *vector(int h, int64_t a) const { return &rows[(h * r1 + a) * pitch]; }
   const T *block(int h, int j) const { return &gram[(h * H + j) * r1 * width]; }
 
   // out (r1, r1) = V_h V_j^T over the values in `place`
@@ -138,23 +143,23 @@ template <class T> struct SlabShared {
       for (int64_t u = 1; u < r1; ++u)
         for (int64_t l = 0; l < u; ++l) out[u * r1 + l] = out[l * r1 + u];
   }
-  // out (n, width), rows `apart` = x (n, D) V_h^T. Each row is the same whatever the others are.
-  void project(int64_t h, const T *x, int64_t D, int64_t n, T *out, int64_t apart) const {
+  // out (n, width), rows `apart` = x (n, pitch) V_h^T. Each row is the same whatever the others are.
+  void project(int64_t h, const T *x, int64_t n, T *out, int64_t apart) const {
     int64_t i = 0;
-    for (; i + 4 <= n; i += 4) project_rows<4>(h, x + i * D, D, out + i * apart, apart);
-    for (; i < n; ++i) project_rows<1>(h, x + i * D, D, out + i * apart, apart);
+    for (; i + 4 <= n; i += 4) project_rows<4>(h, x + i * pitch, out + i * apart, apart);
+    for (; i < n; ++i) project_rows<1>(h, x + i * pitch, out + i * apart, apart);
   }
-  template <int N> void project_rows(int64_t h, const T *x, int64_t D, T *out, int64_t apart) const {
-    const T *rows = &transposed[h * D * width];
+  template <int N> void project_rows(int64_t h, const T *x, T *out, int64_t apart) const {
+    const T *row = &transposed[h * D * width];
     for (int64_t i = 0; i < width; i += WIDTH<T>) {
       Vec<T> even[N] = {}, odd[N] = {};
       int64_t d = 0;
       for (; d + 2 <= D; d += 2) {
-        const Vec<T> a = vec(rows + d * width + i), b = vec(rows + (d + 1) * width + i);
-        for (int p = 0; p < N; ++p) even[p] += x[p * D + d] * a, odd[p] += x[p * D + d + 1] * b;
+        const Vec<T> a = vec(row + d * width + i), b = vec(row + (d + 1) * width + i);
+        for (int p = 0; p < N; ++p) even[p] += x[p * pitch + d] * a, odd[p] += x[p * pitch + d + 1] * b;
       }
       if (d < D)
-        for (int p = 0; p < N; ++p) even[p] += x[p * D + d] * vec(rows + d * width + i);
+        for (int p = 0; p < N; ++p) even[p] += x[p * pitch + d] * vec(row + d * width + i);
       for (int p = 0; p < N; ++p) vec(out + p * apart + i) = even[p] + odd[p];
     }
   }
@@ -189,7 +194,7 @@ template <class T> struct CellPrior {
 template <class T> struct SlabSums {
   double error = 0, elbo = 0;
   double *active = nullptr;  // (cells, H), or (H,) where there is one for all
-  Array<T> shift, spread;    // (H, D), (H, D, D), or nothing: nothing is learned
+  Array<T> shift, spread;    // (H, pitch), (H, rows, pitch), upper triangles; nothing: nothing is learned
 };
 
 }  // namespace

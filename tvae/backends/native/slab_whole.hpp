@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "dense.hpp"
 #include "rows.hpp"
 #include "slab_shared.hpp"
 #include "tasks.hpp"
@@ -36,8 +37,8 @@ template <class T> class SlabWhole {
   const SlabTask &task;
   const SlabShared<T> &shared;
   SlabSums<T> &sums;
-  const int64_t D, H, r, r1, width, depth, stride;  // depth: rows of a factor; stride: their length
-  const T *vectors, *bias;
+  const int64_t D, H, r, r1, width, pitch, depth, stride;  // depth: rows of a factor; stride: their length
+  const T *bias;
   const double inverse;
   CellPrior<T> prior;
   std::vector<int32_t> slot, latents;  // of each latent, or -1; those of a point: the cell's and those of its states
@@ -59,19 +60,21 @@ template <class T> class SlabWhole {
 public:
   SlabWhole(const SlabTask &task, const SlabShared<T> &shared, SlabSums<T> &sums)
       : task(task), shared(shared), sums(sums), D(task.n_values), H(task.n_latents), r(task.rank), r1(r + 1),
-        width(shared.width), depth(task.most_found * r), stride(round_up(std::max<int64_t>(depth, 1), WIDTH<T>)),
-        vectors(static_cast<const T *>(task.vectors)), bias(static_cast<const T *>(task.bias)),
-        inverse(1 / task.sigma2), slot(H, -1), n_slots_max(H), residuals(AT_ONCE * D), projected(AT_ONCE * n_slots_max * width), y(stride),
+        width(shared.width), pitch(shared.pitch), depth(task.most_found * r),
+        stride(round_up(std::max<int64_t>(depth, 1), WIDTH<T>)), bias(static_cast<const T *>(task.bias)),
+        inverse(1 / task.sigma2), slot(H, -1), n_slots_max(H), residuals(AT_ONCE * pitch), projected(AT_ONCE * n_slots_max * width), y(stride),
         coefficients(stride) {
     const int64_t bytes = std::max<int64_t>(1, depth * stride * sizeof(T));
     for (n_factors = 64; n_factors < 4096 && 2 * n_factors * bytes <= TABLE_BYTES;) n_factors *= 2;
     if (task.most_found > 1) {
       factors.resize(n_factors), inverses.resize(n_factors * depth * stride), offsets.resize(n_factors * stride);
-      if (task.mean) variances.resize(n_factors * D);
+      if (task.mean) variances.resize(n_factors * pitch);
     }
+    if (!sums.spread.empty()) pending.resize(H * PENDING * pitch), n_pending.assign(H, 0);
   }
   ~SlabWhole() {
     for (auto &factor : factors) flush(factor);
+    for (size_t h = 0; h < n_pending.size(); ++h) add_pending(h);
   }
   SlabWhole(const SlabWhole &) = delete;
 
@@ -82,10 +85,10 @@ public:
       const int64_t n = std::min(AT_ONCE, count - first);
       for (int64_t i = 0; i < n; ++i) {
         const T *x = static_cast<const T *>(task.x) + points[first + i] * D;
-        for (int64_t d = 0; d < D; ++d) residuals[i * D + d] = x[d] - bias[d];
+        for (int64_t d = 0; d < D; ++d) residuals[i * pitch + d] = x[d] - bias[d];
       }
       for (size_t c = 0; c < prior.candidates.size(); ++c)
-        shared.project(prior.candidates[c], residuals.data(), D, n, &projected[c * width], n_slots_max * width);
+        shared.project(prior.candidates[c], residuals.data(), n, &projected[c * width], n_slots_max * width);
       for (int64_t i = 0; i < n; ++i) one(points[first + i], i);
     }
   }
@@ -99,10 +102,10 @@ private:
   }
 
   void one(int64_t n, int64_t place) {
-    residual = &residuals[place * D];
+    residual = &residuals[place * pitch];
     T *mine = &projected[place * n_slots_max * width];
     projections = mine;
-    square = double(dot(residual, residual, D));
+    square = double(dot(residual, residual, pitch));
     empty = prior.rest - 0.5 * (square * inverse + D * std::log(2 * M_PI * task.sigma2));
     latents.assign(prior.candidates.begin(), prior.candidates.end());
     population.clear(), old_states.clear();
@@ -113,7 +116,7 @@ private:
       for (int i = 0; i < state.k; ++i)
         if (const int h = state.on[i]; slot[h] < 0) {
           slot[h] = latents.size(), latents.push_back(h);
-          shared.project(h, residual, D, 1, mine + slot[h] * width, 0);
+          shared.project(h, residual, 1, mine + slot[h] * width, 0);
         }
     }
     weigh_single();
@@ -268,45 +271,53 @@ private:
     const SparseState &state = factor.state;
     const int64_t n = state.k * r, m = n - r;
     const T *row = &inverses[(&factor - factors.data()) * depth * stride];
-    make_room(matrix, m * m), make_room(moved, m * D);
+    const int64_t room = round_up(m, ROWS_AT_ONCE);
+    make_room(matrix, room * m), make_room(moved, room * pitch), make_room(others, m * pitch);
     for (int i = 0; i < state.k; ++i) {
       const auto other = [&](int64_t l) { return l < i * r ? l : l + r; };
-      const auto direction = [&](int64_t l) { return vectors + (state.on[other(l) / r] * r1 + other(l) % r + 1) * D; };
-      for (int64_t a = 0; a < m; ++a)
-        for (int64_t b = 0; b <= a; ++b)
-          matrix[a * m + b] = matrix[b * m + a] = T(factor.weight) * dot(row + other(a) * stride, row + other(b) * stride, stride);
       for (int64_t a = 0; a < m; ++a) {
-        T *to = &moved[a * D];
-        std::fill_n(to, D, T(0));
-        for (int64_t b = 0; b < m; ++b) add_row(to, matrix[a * m + b], direction(b), to, D);
+        std::copy_n(shared.vector(state.on[other(a) / r], 1 + other(a) % r), pitch, &others[a * pitch]);
+        for (int64_t b = 0; b <= a; ++b)
+          matrix[a * m + b] = matrix[b * m + a] =
+              T(factor.weight) * dot(row + other(a) * stride, row + other(b) * stride, stride);
       }
-      T *rows = &sums.spread[state.on[i] * D * D];
-      for (int64_t d = 0; d < D; ++d) {
-        const int64_t from = d / WIDTH<T> * WIDTH<T>;
-        for (int64_t a = 0; a < m; ++a)
-          add_row(rows + d * D + from, direction(a)[d], &moved[a * D + from], rows + d * D + from, D - from);
-      }
+      product<Shape::full>(Elements<T>{matrix.data(), m, 1}, others.data(), pitch, m, m, moved.data());
+      product<Shape::upper_sum>(Elements<T>{others.data(), 1, pitch}, moved.data(), pitch, D, m, spread_of(state.on[i]));
     }
     factor.weight = 0;
   }
+  T *spread_of(int h) { return &sums.spread[h * round_up(D, ROWS_AT_ONCE) * pitch]; }
+
+  // The second moments of a latent: q left left^T of several data points at a time.
+  static constexpr int64_t PENDING = 8;
+  Array<T> pending, others;
+  std::vector<int64_t> n_pending;
+  void add_pending(int h) {
+    const T *rows = &pending[h * PENDING * pitch];
+    product<Shape::upper_sum>(Elements<T>{rows, 1, pitch}, rows, pitch, D, n_pending[h], spread_of(h));
+    n_pending[h] = 0;
+  }
 
   const T *variance_of(const SparseState &state) {
-    if (state.k == 1) return &shared.variance[state.on[0] * D];
+    if (state.k == 1) return &shared.variance[state.on[0] * pitch];
     SlabFactor &factor = factor_of(state);
     const int64_t place = &factor - factors.data(), n = state.k * r;
-    T *out = &variances[place * D];
+    T *out = &variances[place * pitch];
     if (factor.has_variance) return out;
     factor.has_variance = true;
-    std::fill_n(out, D, T(0));
-    make_room(moved, D);
+    std::fill_n(out, pitch, T(0));
+    make_room(moved, pitch);
     const T *row = &inverses[place * depth * stride];
     for (int64_t i = 0; i < n; ++i) {
-      std::fill_n(moved.data(), D, T(0));
-      for (int64_t j = 0; j <= i; ++j)
-        add_row(moved.data(), row[j * stride + i], vectors + (state.on[j / r] * r1 + j % r + 1) * D, moved.data(), D);
-      for (int64_t d = 0; d < D; ++d) out[d] += moved[d] * moved[d];
+      std::fill_n(moved.data(), pitch, T(0));
+      for (int64_t j = 0; j <= i; ++j) accumulate(moved.data(), row[j * stride + i], shared.vector(state.on[j / r], j % r + 1));
+      for (int64_t d = 0; d < pitch; ++d) out[d] += moved[d] * moved[d];
     }
     return out;
+  }
+  // out += factor * row, of `pitch` values
+  void accumulate(T *out, T factor, const T *row) const {
+    for (int64_t d = 0; d < pitch; d += WIDTH<T>) vec(out + d) += factor * vec(row + d);
   }
 
   bool is_known(const SparseState &state) const {
@@ -393,7 +404,7 @@ private:
       const double q = std::exp(state.log_joint - top) / total;
       if (q >= task.prune) kept += q;
     }
-    make_room(parts, (task.most_found + 2) * D);
+    make_room(parts, (task.most_found + 2) * pitch);
     for (auto &state : population) {
       const double share = std::exp(state.log_joint - top) / total;
       if (share >= task.prune) add(state, share / kept, mean, variance);
@@ -404,21 +415,21 @@ private:
         mean[d] += bias[d];
       }
   }
-  Array<T> parts;
 
   // Counts in a state with its share q.
   void add(const SparseState &state, T q, T *mean, T *variance) {
     const int k = state.k;
-    const bool learns = !sums.spread.empty();
     expect(state, coefficients.data());
-    T *sum = &parts[task.most_found * D], *left = sum + D;
-    std::fill_n(sum, D, T(0));
+    T *sum = &parts[task.most_found * pitch], *left = sum + pitch;
+    std::fill_n(sum, pitch, T(0));
     for (int i = 0; i < k; ++i) {
-      const T *v = vectors + state.on[i] * r1 * D, *c = &coefficients[i * r];
-      T *part = &parts[i * D];  // without the mean
-      std::fill_n(part, D, T(0));
-      for (int64_t a = 0; a < r; ++a) add_row(part, c[a], v + (a + 1) * D, part, D);
-      for (int64_t d = 0; d < D; ++d) sum[d] += v[d] + part[d];
+      const T *w = shared.vector(state.on[i], 0), *c = &coefficients[i * r];
+      T *part = &parts[i * pitch];  // without the mean
+      for (int64_t d = 0; d < pitch; d += WIDTH<T>) {
+        Vec<T> total[2] = {};
+        for (int64_t a = 0; a < r; ++a) total[a & 1] += c[a] * vec(w + (a + 1) * pitch + d);
+        vec(part + d) = total[0] + total[1], vec(sum + d) += vec(w + d) + vec(part + d);
+      }
     }
     if (mean)
       for (int64_t d = 0; d < D; ++d) mean[d] += q * sum[d];
@@ -426,30 +437,28 @@ private:
       const T *own = k ? variance_of(state) : nullptr;
       for (int64_t d = 0; d < D; ++d) variance[d] += q * (sum[d] * sum[d] + (own ? own[d] : T(0)));
     }
-    if (!learns) return;
-    T error = 0;
-    for (int64_t d = 0; d < D; ++d) {
-      left[d] = residual[d] - sum[d];
-      error += left[d] * left[d];
-    }
+    if (sums.spread.empty()) return;
+    for (int64_t d = 0; d < pitch; d += WIDTH<T>) vec(left + d) = vec(residual + d) - vec(sum + d);
     double spread = k == 1 ? task.sigma2 * shared.spread[state.on[0]] : 0;
     if (k > 1) {
       SlabFactor &factor = factor_of(state);
       factor.weight += q, spread = factor.spread;
     }
-    sums.error += q * (double(error) + spread);
+    sums.error += q * (double(dot(left, left, pitch)) + spread);
     double *active = sums.active + (task.cell ? prior.cell * H : 0);
+    const T root = std::sqrt(q);
     for (int i = 0; i < k; ++i) {
       const int h = state.on[i];
       active[h] += q;
-      T *part = &parts[i * D], *shift = &sums.shift[h * D], *rows = &sums.spread[h * D * D];
-      for (int64_t d = 0; d < D; ++d) part[d] += left[d], shift[d] += q * part[d];
-      for (int64_t d = 0; d < D; ++d) {
-        const int64_t from = d / WIDTH<T> * WIDTH<T>;
-        add_row(rows + d * D + from, q * part[d], part + from, rows + d * D + from, D - from);
+      T *part = &parts[i * pitch], *shift = &sums.shift[h * pitch], *row = &pending[(h * PENDING + n_pending[h]) * pitch];
+      for (int64_t d = 0; d < pitch; d += WIDTH<T>) {
+        const Vec<T> own = vec(part + d) + vec(left + d);
+        vec(shift + d) += q * own, vec(row + d) = root * own;
       }
+      if (++n_pending[h] == PENDING) add_pending(h);
     }
   }
+  Array<T> parts;
 };
 
 }  // namespace
