@@ -91,7 +91,7 @@ class SlabTask(ctypes.Structure):
         *((name, c_double) for name in ("sigma2", "prune", "far_below")),
         *((name, c_void_p) for name in ("x", "bias", "vectors", "gram", "observed", "cell", "logit", "rest")),
         *((name, c_void_p) for name in ("candidates", "packed", "new_packed", "log_joint", "log_prior", "n_accepted")),
-        *((name, c_void_p) for name in ("mean", "variance", "error", "active", "shift", "spread")),
+        *((name, c_void_p) for name in ("mean", "variance", "error", "active", "shift", "spread", "together")),
     ]
 
 

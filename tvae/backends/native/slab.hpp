@@ -397,7 +397,9 @@ public:
         std::copy_n(v, D, p);
         for (int64_t a = 0; a < r; ++a) add_row(p, coefficients[i * r + a], v + (a + 1) * D, p, D);
         add_row(sum, T(1), p, sum, D);
-        if (first) task.active[n * H + state.on[i]] += q;
+        if (!first) continue;
+        task.active[n * H + state.on[i]] += q;
+        task.together[part * H + state.on[i]] += q * k;
       }
       double error = 0;
       for (int64_t d = 0; d < D; ++d)

@@ -139,12 +139,13 @@ def visit(model: Model, ea: EaConfig, prune: float, batch: Minibatch, totals: To
     searches = batch.packed.shape[1] < 2**model.n_latents
     job = _Job(model, ea, x, batch.packed, searches, observed, index, prune)  # of each state, not of all together
     n_parts, n_latents, n_values = job.task.n_parts, model.n_latents, x.shape[1]
-    error = torch.zeros(n_parts, dtype=torch.float64)
+    error, together = (torch.zeros(n_parts, *shape, dtype=torch.float64) for shape in ((), (n_latents,)))
     active = torch.zeros(len(x), n_latents)
     shift = x.new_zeros(n_parts, n_latents, n_values)
     spread = x.new_zeros(n_parts, n_latents, n_values, n_values)
     task = job.task
     task.error, task.active, task.shift, task.spread = (each.data_ptr() for each in (error, active, shift, spread))
+    task.together = together.data_ptr()
     step = job.run(x, observed)
     sums["n_points"] += len(x)
     sums["n_observed"] += x.numel() if observed is None else observed.sum()
@@ -153,6 +154,7 @@ def visit(model: Model, ea: EaConfig, prune: float, batch: Minibatch, totals: To
     sums["error"] += error.sum()
     on = active.double()
     sums["n_on"] += on.sum(0)
+    sums["n_together"] += together.sum(0)
     for part in range(n_parts):
         sums["shift"] += shift[part]
         sums["spread"] += spread[part]

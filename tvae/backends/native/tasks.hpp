@@ -69,6 +69,7 @@ struct SlabTask {
   double *error;                          // sums: (parts,)
   float *active;                          // result: (N, H), q by latent
   void *shift, *spread;                   // sums: (parts, H, D), (parts, H, D, D), or null: nothing is learned
+  double *together;                       // sums: (parts, H), q times the number of latents on, where h is on
 };
 
 struct AdamTask {
