@@ -36,5 +36,5 @@ def test_a_slow_change_is_doubled_in_size():
 def test_white_noise_is_refined_as_ever():
     picture = with_noise_model(picture_of(NOISY["gaussian 25"](scene(64))), "auto", None)
     first = Restored(picture.noisy, np.ones_like(picture.noisy))
-    found, plain = (each(picture, lambda: first, False, "fast", 0) for each in (refine_seen, refine_restored))
+    found, plain = (each(picture, lambda: first, False, "fast") for each in (refine_seen, refine_restored))
     np.testing.assert_array_equal(found.pixels, plain.pixels)

@@ -18,7 +18,6 @@ from tvae.io.image_file import from_array, write_image
 from tvae.model.vae import ModelConfig
 from tvae.restoration import cost
 from tvae.restoration.cost import stages
-from tvae.restoration.non_local import stage
 from tvae.restoration.posterior_mean import Restored
 from tvae.restoration.tiling import Bands
 from tvae.runs.forecast import closing, opening, tell_untold_noise
@@ -100,14 +99,6 @@ def test_stages_are_those_that_restoration_tells_of(picture, effort, is_whole):
     foreseen = stages(config, fit, picture)
     assert list(dict.fromkeys(told)) == list(foreseen)
     assert min(foreseen.values()) > 0
-
-
-def test_a_large_picture_has_no_groups_before_the_mixture(picture, monkeypatch):
-    picture = replace(picture, missing=None)
-    config, fit = prepared(picture, "default")
-    assert "first" in stages(config, fit, picture)
-    monkeypatch.setattr(stage, "N_DENSE", 100)
-    assert "first" not in stages(config, fit, picture)
 
 
 def test_time_grows_with_effort_and_shrinks_with_threads(picture, monkeypatch):

@@ -40,9 +40,7 @@ def pictured(image):
 def test_it_grows_with_the_picture_by_less_than_64_bytes_a_value():
     """The picture itself included, and what was taken before left out."""
     small, large = grey(1600, 900), grey(6400, 900)
-    needed = [
-        bytes_of_restoration(small_config(), pictured(image), 64) + image.pixels.nbytes for image in (small, large)
-    ]
+    needed = [bytes_of_restoration(small_config(), pictured(image)) + image.pixels.nbytes for image in (small, large)]
     assert 0 < needed[1] - needed[0] < 64 * 4800 * 900
     resident = bytes_resident()
     assert bytes_needed(*prepared(small)) >= resident + needed[0] - small.pixels.nbytes
@@ -61,7 +59,7 @@ def test_states_that_are_there_are_not_counted_again():
 def test_a_repeated_pass_counts(effort, per_value):
     small, large = (pictured(grey(n_rows, 900)) for n_rows in (3000, 6000))
     config = small_config(effort=effort)
-    grown = bytes_of_restoration(config, large, 64) - bytes_of_restoration(config, small, 64)
+    grown = bytes_of_restoration(config, large) - bytes_of_restoration(config, small)
     assert grown == per_value * 3000 * 900
 
 

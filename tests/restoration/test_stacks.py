@@ -66,7 +66,7 @@ def test_pages_that_are_equal_are_restored_equally():
     sets = fit.points.sets.tensor
     sets.copy_(sets[: len(sets) // 3].repeat(3, 1, 1))
     first = restore(fit, picture, Plan(4, 2, n_rounds=0))
-    found = refine_restored(picture, lambda: first, False, "fast", 0)
+    found = refine_restored(picture, lambda: first, False, "fast")
     for array in (first.pixels, first.uncertainty, found.pixels, found.uncertainty):
         for page in np.split(array, 3):
             np.testing.assert_array_equal(page, array[:20])
@@ -99,7 +99,7 @@ def test_bands_of_pages_make_no_difference(monkeypatch):
     for n_rows in (512, 7):
         monkeypatch.setattr(tiling, "ROWS_MAX", n_rows)
         first = restore(fit, picture, Plan(4, 2, n_rounds=0))
-        found.append((first.pixels, refine_restored(picture, lambda each=first: each, False, "fast", 0).pixels))
+        found.append((first.pixels, refine_restored(picture, lambda each=first: each, False, "fast").pixels))
     for whole, by_bands in zip(*found, strict=True):
         np.testing.assert_array_equal(whole, by_bands)
 

@@ -103,8 +103,8 @@ def test_local_groups_tell_before_each_part_of_a_patch_size(monkeypatch):
     monkeypatch.setattr(native, "VALUES_AT_ONCE", 1)
     y, told = torch.rand(150, 24, 1), []
     plan = Refinement(local=((5, 10), (6, 10)))
-    whole = by_local_groups(y, y, 0.01, 8, plan, range(150))
-    assert torch.equal(by_local_groups(y, y, 0.01, 8, plan, range(150), told.append), whole)
+    whole = by_local_groups(y, y, 0.01, 1.0, plan, range(150))
+    assert torch.equal(by_local_groups(y, y, 0.01, 1.0, plan, range(150), told.append), whole)
     assert set(told) == {0.0, 0.5}
     assert len(told) > 2
 
@@ -115,19 +115,19 @@ def test_a_stopped_restoration_is_resumed(tmp_path, command, monkeypatch):
     noisy = np.random.default_rng(0).integers(0, 255, (40, 24), dtype=np.uint8)
     write_image(tmp_path / "noisy.png", noisy)
     assert command("denoise", *OPTIONS, "hydra.run.dir=whole")[0] == 0
-    refine = stage.refine_pixels
+    refine = stage.refine_pilot
 
     def interrupted(*args):
         os.kill(os.getpid(), signal.SIGTERM)
         return refine(*args)
 
-    monkeypatch.setattr(stage, "refine_pixels", interrupted)
+    monkeypatch.setattr(stage, "refine_pilot", interrupted)
     code, out = command("denoise", *OPTIONS, "hydra.run.dir=part")
     assert code == 1
     assert "interrupted while restoring; the same command resumes" in out
     assert json.loads(Path("part/metrics.json").read_text())["status"] == "interrupted"
     assert len(list(Path("part").glob("restored.band-states-*"))) == 1
-    monkeypatch.setattr(stage, "refine_pixels", refine)
+    monkeypatch.setattr(stage, "refine_pilot", refine)
     monkeypatch.setattr(restoring, "restore_by_states", _from_kept(restoring.restore_by_states))
     assert command("denoise", *OPTIONS, "hydra.run.dir=part")[0] == 0
     assert not list(Path("part").glob("restored.band-*"))

@@ -47,7 +47,7 @@ def e_step(
     """Eqs. (7) and (8), see `training.backend.EStepFunction`."""
     n_states = packed.shape[1]
     old = evaluate_states(model, x, unpack(packed, model.n_latents, x.dtype), observed, index)
-    if rng is None or n_states >= 2**model.n_latents:  # with all states in, this is the exact posterior
+    if rng is None or ea.n_generations == 0 or n_states >= 2**model.n_latents:  # with all in, the exact posterior
         return EStep(packed, old.error, old.log_joint, old.log_joint.new_zeros(()))
 
     if ea.is_by_flips:

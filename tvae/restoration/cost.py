@@ -26,7 +26,7 @@ from tvae.training.trainer import Fit
 # Seconds, grey and in colour
 REFERENCE = 60e-6, 90e-6  # of a patch that a local group is formed around, and on top by the square of the group's size
 BY_SQUARE = 0.073e-6, 0.11e-6
-FILLED = 620e-6, 2000e-6  # of such a patch where some pixels are missing, in a pass of filling
+FILLED, BY_VOLUME = 60e-6, 2.4e-9  # where pixels are missing, and on top by that square times the values of a patch
 ENDING = 1.5  # seconds that figures take
 
 THREADS_GAIN = 0.5  # what each further thread of the refinement brings
@@ -78,8 +78,9 @@ def _denoising(plan: Refinement, picture: Picture) -> dict[str, float]:
 
 def _filling(plan: Refinement, picture: Picture) -> dict[str, float]:
     height, width, n_channels = picture.noisy.shape
-    each = height * width / plan.step**2 * FILLED[int(n_channels > 1)]
-    return {f"filled {i}": each for i in range(plan.n_fill_passes)}
+    each = (FILLED + BY_VOLUME * n_similar**2 * side**2 * n_channels for side, n_similar in plan.fill)
+    seconds = height * width / plan.step**2 * sum(each)
+    return {f"filled {i}": seconds for i in range(plan.n_fill_passes)}
 
 
 def e_step_seconds(fit: Fit) -> float:

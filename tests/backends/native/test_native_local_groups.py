@@ -1,4 +1,4 @@
-"""Block matching and NL-Ridge of the kernel beside those in torch, which have oracles of their own."""
+"""Block matching, NL-Ridge and filling of the kernel beside those in torch, which have oracles of their own."""
 
 import pytest
 import torch
@@ -9,6 +9,7 @@ from native_samples import needs_kernel
 
 from tvae.backends.native import local_groups as native
 from tvae.data.patches import extract, positions
+from tvae.restoration.non_local import local_filling
 from tvae.restoration.non_local.block_matching import similar_patches
 from tvae.restoration.non_local.local_groups import refine_locally
 
@@ -148,3 +149,26 @@ def test_a_constant_picture():
     mean, variance = refine_locally(flat, flat, 4, 3, 5, 20, 1e-6, range(30))
     assert torch.equal(mean, flat.double())
     assert variance.max() < 1e-12
+
+
+@untimed
+@given(st.integers(1, 9), st.integers(1, 40), st.integers(1, 27), st.sampled_from([0.0, 0.3, 1.0]))
+def test_filled_groups_are_those_by_torch(n_groups, n_patches, n_values, share):
+    """`share` of the values is known, all or none among them."""
+    pilot = random_picture(n_groups, n_patches, n_values).cumsum(2) / 5
+    y, observed = pilot + 0.1 * random_picture(*pilot.shape, seed=1), random_picture(*pilot.shape, seed=2) < share
+    before = y.clone(), observed.clone(), pilot.clone()
+    found = native.fill(y, observed, pilot, 1e-3)
+    wanted = local_filling._posterior(y.double(), observed, pilot.double(), 1e-3)
+    for value, expected in zip(found, wanted, strict=True):
+        torch.testing.assert_close(value.double(), expected, atol=1e-3, rtol=1e-3)
+    assert all(torch.equal(a, b) for a, b in zip((y, observed, pilot), before, strict=True))
+
+
+def test_filling_does_not_depend_on_the_number_of_threads(monkeypatch):
+    pilot = random_picture(100, 12, 9)
+    found = []
+    for n_threads in (1, 3):
+        monkeypatch.setattr(native, "n_threads_for", lambda n, n_threads=n_threads: n_threads)
+        found.append(native.fill(pilot + 0.1, pilot > 0.4, pilot, 1e-3))
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))

@@ -93,7 +93,7 @@ def test_every_effort_gains_at_every_noise_and_knows_how_sure_it_is(effort, nois
 @pytest.mark.parametrize("missing", [0.0, 0.4])
 def test_bands_make_no_difference(missing, monkeypatch):
     """To the last bit."""
-    plan = Refinement(((3, 8), (4, 6)), is_repeated=True, step=2, radius=4, n_fill_passes=2)
+    plan = Refinement(((3, 8), (4, 6)), is_repeated=True, step=2, radius=4, n_fill_passes=2, fill=((3, 8), (4, 6)))
     monkeypatch.setitem(REFINEMENTS, "fast", plan)
     monkeypatch.setattr(block_matching, "ROWS", 3)
     picture = noisy_picture(waves(50, 21), missing=missing)

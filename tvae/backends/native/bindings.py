@@ -110,6 +110,14 @@ class LocalGroupsTask(ctypes.Structure):
     ]
 
 
+class FillingTask(ctypes.Structure):
+    _fields_ = [
+        *((name, c_int64) for name in ("n_groups", "n_patches", "n_values", "n_threads")),
+        ("s", c_double),
+        *((name, c_void_p) for name in ("y", "pilot", "observed", "mean", "variance")),
+    ]
+
+
 STRUCTURES = (
     Network,
     EStepTask,
@@ -120,6 +128,7 @@ STRUCTURES = (
     SlabTask,
     MatchingTask,
     LocalGroupsTask,
+    FillingTask,
 )  # in the order of `kernel_sizes`, which `loading` compares
 
 

@@ -8,6 +8,7 @@
 
 #include "adam.hpp"
 #include "e_step.hpp"
+#include "filling.hpp"
 #include "gradient.hpp"
 #include "local_groups.hpp"
 #include "products.hpp"
@@ -23,7 +24,8 @@ const char *kernel_version() { return KERNEL_VERSION; }
 void kernel_sizes(int64_t *sizes) {
   for (const size_t size :
        {sizeof(Network), sizeof(EStepTask), sizeof(GradientTask), sizeof(VisitTask), sizeof(AdamTask),
-        sizeof(StretchTask), sizeof(SlabTask), sizeof(MatchingTask), sizeof(LocalGroupsTask)})
+        sizeof(StretchTask), sizeof(SlabTask), sizeof(MatchingTask), sizeof(LocalGroupsTask),
+        sizeof(FillingTask)})
     *sizes++ = size;
 }
 
@@ -41,6 +43,7 @@ void adam_float(const AdamTask *task) { run_adam<float>(*task); }
 void adam_double(const AdamTask *task) { run_adam<double>(*task); }
 void matching_float(const MatchingTask *task) { run_matching(*task); }
 void local_groups_float(const LocalGroupsTask *task) { run_local_groups(*task); }
+void filling_float(const FillingTask *task) { run_filling(*task); }
 
 #define PRODUCTS(T)                                                                                                    \
   void multiply_##T(const uint8_t *packed, const T *weight, const T *bias, T *out, int64_t n_rows, int64_t n_latents,  \

@@ -1,4 +1,4 @@
-"""Block matching and NL-Ridge by the kernel: `restoration.non_local` in single precision, several times as fast."""
+"""Local groups by the kernel: `restoration.non_local` in single precision, several times as fast."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tvae.backends.native.bindings import Arguments, LocalGroupsTask, MatchingTask
+from tvae.backends.native.bindings import Arguments, FillingTask, LocalGroupsTask, MatchingTask
 from tvae.backends.native.loading import is_available, kernel
 from tvae.backends.native.threads import n_threads_for
 
@@ -120,3 +120,23 @@ def refine(
         kernel("local_groups", pilot.dtype)(ctypes.byref(task))
     mean, square = (sums[:, :2] / sums[:, 2:]).permute(1, 2, 3, 0)
     return torch.stack([mean, (square - mean.square()).clamp_(min=0)])
+
+
+def fill(y: Tensor, observed: Tensor, pilot: Tensor, s: float) -> tuple[Tensor, Tensor]:
+    """(G, n, D) each: mean and variance of every value of the groups' patches, given those observed."""
+    arguments, (n_groups, n_patches, n_values) = Arguments(), y.shape
+    mean, variance = torch.empty_like(y), torch.empty_like(y)
+    task = FillingTask(
+        n_groups=n_groups,
+        n_patches=n_patches,
+        n_values=n_values,
+        n_threads=n_threads_for(n_groups * n_values * n_patches**3),
+        s=s,
+        y=arguments.tensor(y),
+        pilot=arguments.tensor(pilot),
+        observed=arguments.tensor(observed.view(torch.uint8)),
+        mean=mean.data_ptr(),
+        variance=variance.data_ptr(),
+    )
+    kernel("filling", y.dtype)(ctypes.byref(task))
+    return mean, variance

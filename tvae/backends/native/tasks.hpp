@@ -107,4 +107,12 @@ struct LocalGroupsTask {
   double *sums;                         // (C, 3, n_out_rows, W): added to, see local_groups.hpp
 };
 
+struct FillingTask {
+  int64_t n_groups, n_patches, n_values, n_threads;  // patches of each group, values of each patch
+  double s;                                          // variance of what is known
+  const float *y, *pilot;                            // (n_groups, n_patches, n_values)
+  const uint8_t *observed;                           // the same shape: which of y are known
+  float *mean, *variance;                            // results, the same shape
+};
+
 }  // namespace

@@ -14,12 +14,11 @@ class Refinement:
     step: int = 3  # pixels between the patches that groups are formed around
     radius: int = 15  # pixels: how far away alike patches are looked for
     n_fill_passes: int = 8  # of filling from local groups, each on the result of the one before
-    fill_size: int = 5  # pixels along a side of their patches
-    n_fill_similar: int = 30  # patches of such a group
+    fill: tuple[tuple[int, int], ...] = ((5, 30), (6, 60))  # patch size and group size of a pass, averaged
 
 
 REFINEMENTS = {
-    "fast": Refinement(local=((6, 60),), n_fill_passes=2),
+    "fast": Refinement(local=((6, 60),), n_fill_passes=2, fill=((5, 30),)),
     "default": Refinement(),
     "best": Refinement(is_repeated=True, step=2, n_fill_passes=16),
 }

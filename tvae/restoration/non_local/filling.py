@@ -14,17 +14,20 @@ from tvae.restoration.tiling import Band, Bands
 def fill_pixels(
     y: Tensor, known: Tensor, pilot: Tensor, sigma: float, plan: Refinement, n_pages: int, bands: Bands
 ) -> Tensor:
-    """(2, H, W, C): mean and variance of every pixel, where some are missing.
+    """(2, H, W, C): mean and variance of every pixel where some are missing, averaged over the patch sizes of the plan.
 
     `y`, `known`, `pilot` (H, W, C): values, which of them are known, and a first estimate; `sigma`: deviation of the
     noise, 0 where known values are exact.
     """
-    size = min(plan.fill_size, y.shape[0] // n_pages, y.shape[1])
 
     def of_band(band: Band) -> Tensor:
         images = y[band.page], known[band.page], pilot[band.page]
-        groups = similar_patches(images[2], size, plan.step, plan.radius, plan.n_fill_similar, band.rows)
-        return fill_locally(*images, groups, size, sigma**2, band.rows)
+        total = torch.zeros(2, len(band.rows), *y.shape[1:], dtype=torch.float64)
+        for side, n_similar in plan.fill:
+            size = min(side, *images[0].shape[:2])
+            groups = similar_patches(images[2], size, plan.step, plan.radius, n_similar, band.rows)
+            total += fill_locally(*images, groups, size, sigma**2, band.rows)
+        return total / len(plan.fill)
 
     found = torch.zeros(2, *y.shape, dtype=torch.float64)
     for i in range(plan.n_fill_passes):

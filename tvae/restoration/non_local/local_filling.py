@@ -13,6 +13,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from tvae.backends.native import local_groups as native
 from tvae.data.patches import take
 from tvae.restoration.aggregation import Accumulator
 
@@ -37,11 +38,14 @@ def fill_locally(
     height, width, n_channels = y.shape
     sums = Accumulator((height, width, n_channels), patch_size, 1, torch.ones(patch_size**2), rows)
     s = max(s, SLACK**2)
+    is_native = native.is_usable(y)
+    fill = native.fill if is_native else _posterior
     for groups in parts:
-        n_at_once = max(1, CHUNK_VALUES // (groups.shape[1] ** 2 * patch_size**2 * n_channels))
+        n_similar = groups.shape[1]
+        n_at_once = max(1, CHUNK_VALUES // (n_similar * (8 if is_native else n_similar) * patch_size**2 * n_channels))
         for group in groups.split(n_at_once):
             values, observed, pilot = (take(each, patch_size, group) for each in (y, known, first))  # (G, n, D)
-            mean, variance = (each.flatten(0, 1) for each in _posterior(values, observed, pilot, s))
+            mean, variance = (each.flatten(0, 1) for each in fill(values, observed, pilot, s))
             sums.add(group.flatten(), mean, variance, 1 / (variance + s))
     return sums.result()
 
