@@ -6,7 +6,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-slow lint types bars natural natural-h table1 table2 table-n2v inpainting pictures pictures-colour noise harmless peers \
+.PHONY: help demo test test-slow lint types amortised bars natural natural-h table1 table2 table-n2v inpainting pictures pictures-colour noise harmless peers \
 	runtime paper record report chaos fuzz scaling bench wheel clean
 
 help:  ## list the targets
@@ -150,6 +150,9 @@ $(VENV)/.installed-peers: $(VENV)/.installed
 $(VENV)/.installed-joblib: $(VENV)/.installed
 	$(INSTALL) --editable '.[joblib]'
 	@touch $@
+
+amortised: $(VENV)/.installed  ## evolution beside encoder networks with the same decoder: ELBO over seconds; AMORTISED="bars --seeds 0"
+	$(BIN)/python -m scripts.paper.amortised $(AMORTISED)
 
 runtime: $(VENV)/.installed  ## seconds per epoch against S, H, N and D
 	$(BIN)/python -m scripts.bench.runtime

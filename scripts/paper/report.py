@@ -49,6 +49,7 @@ FIGURES = {  # experiments with figures and tables of their own
     "bars": "Bars (Appendix B)",
     "natural/quick": "Natural image patches",
     "natural/paper": "Natural image patches, the paper's epochs",
+    "amortised": "Evolution beside encoder networks",
     "bench": "Speed",
     "runtime": "Growth of the time",
     "scaling": "Many processes",
