@@ -172,7 +172,7 @@ def header(columns: list[str]) -> list[str]:
 
 
 def difference(row: Row, rows: list[Row], column: int) -> str:
-    """Difference to the published figure that a row reproduces, or an empty string."""
+    """Difference to the published figure that a row reproduces, or an empty string where there is none."""
     cited = next((r for r in rows if r.origin == "cited" and r.name == row.reproduces), None)
     ours, theirs = row.mean(column), None if cited is None else cited.mean(column)
     return "" if ours is None or theirs is None else f"{ours - theirs:+.2f}"
@@ -185,8 +185,8 @@ def as_lines(table: dict[str, Any], rows: list[Row]) -> list[list[str]]:
         columns = range(len(table["columns"]))
         differences = [difference(row, rows, c) for c in columns]
         minutes = [m for column in row.minutes for m in column]
-        time = "" if not minutes else f"{min(minutes):.1f} to {max(minutes):.1f}"
-        shown = " / ".join(differences) if any(differences) else ""
+        time = " to ".join(dict.fromkeys(f"{end(minutes):.1f}" for end in (min, max))) if minutes else ""
+        shown = " / ".join(each or "-" for each in differences) if any(differences) else ""
         lines.append([row.name, *(row.shown(c) for c in columns), shown, time, row.needs, row.origin, row.note])
     return lines
 
