@@ -6,7 +6,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-slow lint types bars natural natural-h table1 table2 table-n2v inpainting pictures pictures-colour noise harmless peers \
+.PHONY: help demo test test-slow lint types amortised bars natural natural-h table1 table2 table-n2v inpainting pictures pictures-colour noise harmless peers \
 	runtime paper record report chaos fuzz scaling bench wheel clean
 
 help:  ## list the targets
@@ -92,7 +92,9 @@ natural-h: $(VENV)/.installed  ## time and ELBO against the number of latents; a
 
 table1: peers $(VENV)/.installed-joblib  ## house, 8x8 patches, 64 latents, sigma 15, 25, 50, beside other systems; BUDGET=quick or paper
 	$(BEGIN) $(SWEEP) experiment=table1$(SUFFIX) $(OR) \
-	$(SWEEP) experiment=table1_quick model=linear epochs=40 hydra.sweep.dir=outputs/table1/linear $(OR) $(COLLECT)
+	$(SWEEP) experiment=table1_quick model=linear epochs=40 hydra.sweep.dir=outputs/table1/linear $(OR) \
+	$(SWEEP) experiment=table1_quick model=slab model.slab=1 model.prior=bernoulli ea.n_candidates=64 epochs=30 \
+		hydra.sweep.dir=outputs/table1/slab $(OR) $(COLLECT)
 
 table2: peers $(VENV)/.installed-joblib  ## house, the best settings for each sigma
 	$(TABLE2)
@@ -101,7 +103,8 @@ table-n2v: peers $(VENV)/.installed-joblib  ## the same runs beside noise2void
 	$(TABLE2)
 
 TABLE2 = $(BEGIN) $(if $(SUFFIX),,$(SWEEP) experiment=table1 noise=15,25 $(TABLE_SEEDS) $(OR)) \
-	$(SWEEP) experiment=table2$(SUFFIX) $(OR) $(COLLECT)
+	$(SWEEP) experiment=table2$(SUFFIX) $(OR) \
+	$(SWEEP) experiment=table2_quick model=slab restoration=posterior_mean hydra.sweep.dir=outputs/table2/slab $(OR) $(COLLECT)
 
 # castle is in colour, takes longest, and the paper does not have it
 CASTLE_quick := experiment=inpainting_quick dataset=castle missing=0.5,0.8 missing_per=channel corruption_seed=0
@@ -150,6 +153,9 @@ $(VENV)/.installed-peers: $(VENV)/.installed
 $(VENV)/.installed-joblib: $(VENV)/.installed
 	$(INSTALL) --editable '.[joblib]'
 	@touch $@
+
+amortised: $(VENV)/.installed  ## evolution beside encoder networks with the same decoder: ELBO over seconds; AMORTISED="bars --seeds 0"
+	$(BIN)/python -m scripts.paper.amortised $(AMORTISED)
 
 runtime: $(VENV)/.installed  ## seconds per epoch against S, H, N and D
 	$(BIN)/python -m scripts.bench.runtime

@@ -24,14 +24,13 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 from PIL import Image
-from scipy.optimize import linear_sum_assignment
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import Tensor
 
 from tvae.config.checks import read_config
 from tvae.config.recipe import prepare
 from tvae.data.dataset import DataConfig, Dataset
-from tvae.data.sets.bars import BarsConfig, bar_images, inhibited_pairs
+from tvae.data.sets.bars import SIMILAR, BarsConfig, bar_images, inhibited_pairs, match_bars
 from tvae.errors import UserError
 from tvae.inference.states import all_states
 from tvae.inference.streams import generator
@@ -72,18 +71,6 @@ def load_runs(directory: Path) -> list[Run]:
 
 def dataset_of(config: BarsConfig) -> Dataset:
     return config.make(DataConfig(dataset=config), None)
-
-
-@torch.no_grad()
-def match_bars(model: Model, size: int) -> Tensor:
-    """Each true bar's cosine with the one-hot output matched to it, a different one for each bar."""
-    z = torch.eye(model.n_latents, dtype=torch.float64)
-    fields = model.decoder(z) - model.decoder(torch.zeros_like(z[:1]))
-    cosine = torch.nn.functional.cosine_similarity(bar_images(size)[:, None], fields, dim=-1)
-    bars, latents = linear_sum_assignment(-cosine.numpy())
-    found = torch.zeros(2 * size, dtype=torch.float64)
-    found[bars] = cosine[bars, latents]
-    return found
 
 
 def fields_of_start(directory: Path) -> list[tuple[int, Tensor]]:
@@ -239,7 +226,7 @@ def judge(runs: list[Run]) -> tuple[Run, dict[str, Any]]:
     best = max(runs, key=lambda run: run.metrics["elbo"])
     figures = {
         "runs": len(runs),
-        "runs_with_all_bars": sum(bool((run.similarity > 0.95).all()) for run in runs),
+        "runs_with_all_bars": sum(bool((run.similarity > SIMILAR).all()) for run in runs),
         "best": best.directory.name,
         "cosine_min": best.similarity.min().item(),
     }

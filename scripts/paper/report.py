@@ -14,6 +14,7 @@ import base64
 import html
 import io
 import json
+import re
 import sys
 import time
 from collections import Counter
@@ -49,11 +50,13 @@ FIGURES = {  # experiments with figures and tables of their own
     "bars": "Bars (Appendix B)",
     "natural/quick": "Natural image patches",
     "natural/paper": "Natural image patches, the paper's epochs",
+    "amortised": "Evolution beside encoder networks",
     "bench": "Speed",
     "runtime": "Growth of the time",
     "scaling": "Many processes",
 }
 NO_RESULTS = ("chaos",)
+NUMBERS = re.compile(r"[-+±\d.,/()% ]+(?:to [\d.]+)?")
 
 STYLE = """
 :root { color-scheme: light dark; }
@@ -62,8 +65,10 @@ h2 { margin-top: 2.5rem; border-bottom: 1px solid #8884; }
 h3 { overflow-wrap: anywhere; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-size: 0.85rem; font-variant-numeric: tabular-nums; }
-th, td { padding: 0.3rem 0.6rem; text-align: left; border-bottom: 1px solid #8883; white-space: nowrap; }
-th:first-child, td:first-child { white-space: normal; min-width: 8rem; }
+th, td { padding: 0.3rem 0.6rem; text-align: left; vertical-align: top; border-bottom: 1px solid #8883; }
+td.number { white-space: nowrap; }
+th:first-child, td:first-child { min-width: 8rem; }
+td:last-child:not(.number) { min-width: 10rem; }
 tr.measured { background: #2a72 ; }
 tr.recorded { background: #27a2 ; }
 tr.cited { opacity: 0.8; font-style: italic; }
@@ -205,9 +210,15 @@ def table(name: str, outputs: Path) -> str:
     head = "".join(f"<th>{html.escape(word)}</th>" for word in tables.header(content["columns"]))
     body = ""
     for row, line in zip(rows, tables.as_lines(content, rows), strict=True):
-        body += f'<tr class="{row.origin}">' + "".join(f"<td>{html.escape(cell)}</td>" for cell in line) + "</tr>\n"
+        body += f'<tr class="{row.origin}">' + "".join(map(_cell, line)) + "</tr>\n"
     title = html.escape(f"PSNR in dB: {content['title']}. {tables.LEGEND}")
     return f'<p>{title}</p>\n<div class="wide"><table><tr>{head}</tr>\n{body}</table></div>'
+
+
+def _cell(text: str) -> str:
+    """A cell of a table; words may be broken into lines, numbers not."""
+    kind = ' class="number"' if NUMBERS.fullmatch(text) else ""
+    return f"<td{kind}>{html.escape(text)}</td>"
 
 
 def written_tables(path: Path) -> str:
@@ -222,9 +233,9 @@ def written_tables(path: Path) -> str:
         if is_table:
             body = ""
             for line in lines:
-                kind = "td" if body else "th"
-                cells = "".join(f"<{kind}>{html.escape(cell.strip())}</{kind}>" for cell in line)
-                body += f"<tr>{cells}</tr>\n"
+                words = [cell.strip() for cell in line]
+                heads = (f"<th>{html.escape(word)}</th>" for word in words)
+                body += f"<tr>{''.join(map(_cell, words) if body else heads)}</tr>\n"
             found.append(f'<div class="wide"><table>{body}</table></div>')
     return "".join(found)
 

@@ -2,10 +2,11 @@
 
     python -m scripts.paper.tables TABLE [outputs]
 
-A cell of ours is the mean over the finished runs below outputs/TABLE/quick (minutes a cell) or outputs/TABLE/paper (the
-paper's parameters), plus or minus the standard deviation over seeds (their number in brackets). Rows are marked
-`measured` (by runs of this program, or by scripts/paper/peers.py on the same noisy arrays), `recorded` (by such runs,
-kept in docs/paper) or `cited` (published.yaml); they never share a row. Unreadable runs are left out and named.
+A cell of ours is the mean over the finished runs below outputs/TABLE/quick (minutes a cell), outputs/TABLE/paper (the
+paper's parameters), outputs/TABLE/linear or outputs/TABLE/slab (sparse coding by this program), plus or minus the
+standard deviation over seeds (their number in brackets). Rows are marked `measured` (by runs of this program, or by
+scripts/paper/peers.py on the same noisy arrays), `recorded` (by such runs, kept in docs/paper) or `cited`
+(published.yaml); they never share a row. Unreadable runs are left out and named.
 Written to outputs/tables/TABLE.md, .csv and .tex.
 """
 
@@ -25,14 +26,20 @@ from scripts.paper.record import TVAE, VARIANTS, Run, published, read_run, recor
 from tvae.io.atomic import write_atomically
 from tvae.runs.files import METRICS
 
-BUDGETS = ("quick", "paper", "linear")
+BUDGETS = ("quick", "paper", "linear", "slab")
 NAMES = {
     "quick": "tvae, default recipe",
     "paper": "tvae, the paper's parameters",
     "linear": "var-BSC (our linear decoder)",
+    "slab": "slab model, best settings, posterior mean alone",
 }
-NAMES_IN = {("table1", "quick"): "tvae, quick"}  # with the table's patches and latents, not those of the recipe
-REPRODUCES = {"linear": "var-BSC", "BM3D": "BM3D", "dictionary (as KSVD)": "KSVD"}  # cited rows; ours: TVAE
+NAMES_IN = {  # with the table's patches and latents, not those of the recipe
+    ("table1", "quick"): "tvae, quick",
+    ("table1", "slab"): "spike-and-slab, ours (linear, one direction a latent, global prior)",
+}
+REPRODUCES = {  # cited rows; ours: TVAE
+    "linear": "var-BSC", "slab": "GSC", "BM3D": "BM3D", "dictionary (as KSVD)": "KSVD",
+}  # fmt: skip
 LEGEND = (
     "Mean ± standard deviation (number of runs). Measured: here, all systems on the same corrupted arrays; recorded: "
     "earlier, by the revision named; cited: as published. Minutes of a whole run, restoration included."
@@ -172,7 +179,7 @@ def header(columns: list[str]) -> list[str]:
 
 
 def difference(row: Row, rows: list[Row], column: int) -> str:
-    """Difference to the published figure that a row reproduces, or an empty string."""
+    """Difference to the published figure that a row reproduces, or an empty string where there is none."""
     cited = next((r for r in rows if r.origin == "cited" and r.name == row.reproduces), None)
     ours, theirs = row.mean(column), None if cited is None else cited.mean(column)
     return "" if ours is None or theirs is None else f"{ours - theirs:+.2f}"
@@ -185,8 +192,8 @@ def as_lines(table: dict[str, Any], rows: list[Row]) -> list[list[str]]:
         columns = range(len(table["columns"]))
         differences = [difference(row, rows, c) for c in columns]
         minutes = [m for column in row.minutes for m in column]
-        time = "" if not minutes else f"{min(minutes):.1f} to {max(minutes):.1f}"
-        shown = " / ".join(differences) if any(differences) else ""
+        time = " to ".join(dict.fromkeys(f"{end(minutes):.1f}" for end in (min, max))) if minutes else ""
+        shown = " / ".join(each or "-" for each in differences) if any(differences) else ""
         lines.append([row.name, *(row.shown(c) for c in columns), shown, time, row.needs, row.origin, row.note])
     return lines
 

@@ -8,7 +8,7 @@ from composing import composed
 
 from tvae.config.schema import FREE, Config
 from tvae.data.sets import KINDS
-from tvae.runs.command import run_name
+from tvae.runs.sweeps import run_name
 
 
 def options(config, path=""):

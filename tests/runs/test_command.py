@@ -11,8 +11,8 @@ from scripts.fuzz import chaos
 from tests.processes import BARS, LONG, SMALL, metrics, statuses, wait_until
 from tvae.data.dataset import Dataset
 from tvae.data.sets.bars import BarsConfig
-from tvae.runs.command import NAME_MAX, run_name
 from tvae.runs.distributed import connection
+from tvae.runs.sweeps import NAME_MAX, run_name
 from tvae.training.points import InMemory
 
 pytestmark = pytest.mark.usefixtures("_no_figures")
@@ -76,7 +76,7 @@ def test_a_sweep_continues_after_a_failed_job_and_skips_finished_ones(call):
     code, out = call("-m", *SMALL, "ea.n_parents=3,99,4")
     assert code == 2
     assert "ea.n_parents=99: must be at most states.n_states=16" in out
-    finished = [p.parent.name for p in Path("outputs/train").glob("*/metrics.json")]
+    finished = [p.parent.name for p in Path("outputs/train").glob("sweep*/*/metrics.json")]
     assert len(finished) == 2
     code, out = call("-m", *SMALL, "ea.n_parents=3,4")
     assert code == 0
@@ -96,12 +96,13 @@ def test_a_sweep_in_an_environment_that_torchrun_does_not_make(call, monkeypatch
 def test_a_stopped_sweep_stops(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (process,) = chaos.start("train", ["-m", *LONG, "threads=1", "epochs=100000", "seed=0,1,2"], tmp_path / "log")
-    wait_until(lambda: any(tmp_path.glob("outputs/train/*/checkpoint.pt")))
+    wait_until(lambda: any(tmp_path.glob("outputs/train/*/*/checkpoint.pt")))
     process.terminate()
     assert chaos.wait([process], 60) == [1]
     assert "the same command resumes" in (tmp_path / "log").read_text()
-    assert list(statuses("outputs/train").values()) == ["interrupted"]
-    assert len(list(tmp_path.glob("outputs/train/*/config.yaml"))) == 1
+    (sweep,) = Path("outputs/train").iterdir()
+    assert list(statuses(sweep).values()) == ["interrupted"]
+    assert len(list(tmp_path.glob("outputs/train/*/*/config.yaml"))) == 1
 
 
 @pytest.mark.parametrize("overrides", ["", "epochs=4,seed=1", "dataset.n_points=60,lr=cyclic"])

@@ -35,6 +35,9 @@ def test_a_run_leaves_what_the_contract_says(call, tmp_path):
     assert {found[name] for name in ("psnr", "psnr_input", "ssim")} == {None}
     assert (found["seed"], found["device"], found["version"]) == (0, "cpu", "0.1.0")
     assert found["elbo"] < found["log_likelihood_true"]
+    assert 0 <= found["bars_found"] <= found["bars"] == 8
+    assert f"{found['bars_found']} of 8 bars found" in out
+    assert f"(log-likelihood of the truth {found['log_likelihood_true']:.4f})" in out
     rows = Path("run/history.csv").read_text().splitlines()
     assert rows[0] == "epoch,elbo,elbo_test,sigma,pi_sum,n_accepted,learning_rate,seconds"
     assert [row.split(",")[0] for row in rows[1:]] == ["1", "2", "3", "4"]
@@ -49,7 +52,7 @@ def test_a_run_leaves_what_the_contract_says(call, tmp_path):
     assert {"elbo", "sigma", "pi_sum", "n_accepted", "learning_rate", "seconds", "log_likelihood_true"} <= {
         *tags["scalars"]
     }
-    assert [e.step for e in events.Scalars("elbo")] == [1, 2, 3, 4]
+    assert [e.step for e in events.Scalars("elbo")] == [2, 3, 4], "the first would hide them"
     assert [e.step for e in events.Images("decoder")] == [1, 2, 4]
     assert [e.step for e in events.Histograms("pi")] == [1, 2, 3, 4]
 
@@ -63,11 +66,12 @@ def test_the_same_command_again_leaves_a_finished_run_alone(call):
     code, out = call(*SMALL)
     assert code == 0
     assert "finished already" in out
+    assert f"ELBO {metrics(run)['elbo']:.4f}" in out, "what has come of it"
     assert before == {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in run.rglob("*") if p.is_file()}
     (run / "notes.txt").write_text("mine")
     assert "epoch 4/4" in call(*SMALL, "restart=true")[1]
     assert (run / "notes.txt").read_text() == "mine"
-    assert [e.step for e in EventAccumulator(str(run / "tensorboard")).Reload().Scalars("elbo")] == [1, 2, 3, 4]
+    assert [e.step for e in EventAccumulator(str(run / "tensorboard")).Reload().Scalars("elbo")] == [2, 3, 4]
 
 
 @pytest.mark.usefixtures("_no_figures")

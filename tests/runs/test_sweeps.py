@@ -1,5 +1,6 @@
 """Multiruns: deterministic directories, repetition, failures, and launchers that run jobs side by side."""
 
+import csv
 import os
 import shutil
 import signal
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.composing import composed
-from tests.processes import statuses, wait_until
+from tests.processes import metrics, statuses, wait_until
 
 SMALL = ["dataset=bars", "dataset.n_points=60", "states.n_states=16", "batch_size=16", "epochs=2"]
 
@@ -56,6 +57,41 @@ def test_repetition_finishes_only_what_is_missing(command):
     assert printed.count("is finished already") == 1
     after = {p: p.stat().st_mtime_ns for p in Path("out").glob("*/metrics.json")}
     assert [p.parent.name for p in before if before[p] != after[p]] == ["seed_1"]
+
+
+def test_a_sweep_is_named_by_what_varies_and_ends_with_a_table(command):
+    options = ["lr=constant", "lr.max=0.0001,1e30,0.02", "epochs=3", "threads=1"]
+    code, printed = command("train", "-m", *SMALL[:-1], *options)
+    assert code == 1
+    (folder,) = Path("outputs/train").iterdir()
+    assert folder.name == "sweep,batch_size=16,dataset.n_points=60,dataset=bars,epochs=3,lr=constant,states.n_states=16"
+    assert statuses(folder) == {"lr.max=0.0001": "finished", "lr.max=1e30": "failed", "lr.max=0.02": "finished"}
+    for place, name in enumerate(("lr.max=0.0001", "lr.max=1e30", "lr.max=0.02"), 1):
+        assert f"[{place}/3] {name}" in printed
+    rows = list(csv.DictReader((folder / "results.csv").read_text().splitlines()))
+    assert [row["lr.max"] for row in rows] == ["0.02", "0.0001", "1e30"], "the highest ELBO first, failed ones last"
+    assert [row["status"] for row in rows] == ["finished", "finished", "failed"]
+    assert next(iter(rows[0])) == "lr.max"
+    assert not {"epochs=3", "lr", "dataset"} & set(rows[0]), "what is the same for all"
+    assert float(rows[0]["elbo"]) == metrics(folder / "lr.max=0.02")["elbo"]
+    table = printed[printed.index("lr.max  status") :].splitlines()
+    assert [line.split()[0] for line in table[1:4]] == ["0.02", "0.0001", "1e30"]
+
+
+def test_a_sweep_that_grows_resumes_what_is_there(command):
+    assert command("train", "-m", *SMALL, "seed=0,1")[0] == 0
+    code, printed = command("train", "-m", *SMALL, "seed=0,1,2")
+    assert code == 0
+    assert printed.count("is finished already") == 2
+    (folder,) = Path("outputs/train").iterdir()
+    assert sorted(path.name for path in folder.glob("seed=*")) == ["seed=0", "seed=1", "seed=2"]
+    assert printed.count("ELBO") >= 3, "finished ones say what has come of them"
+
+
+def test_one_combination_is_named_as_a_single_run_is(command):
+    assert command("train", "-m", *SMALL)[0] == 0
+    (run,) = Path("outputs/train").glob("*/metrics.json")
+    assert run.parent.name == "batch_size=16,dataset.n_points=60,dataset=bars,epochs=2,states.n_states=16"
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from scripts.paper import bars
-from scripts.paper.bars import dataset_of, fields_of_start, match_bars
-from tvae.data.sets.bars import BarsConfig, bar_images, generating_model
+from scripts.paper.bars import dataset_of, fields_of_start
+from tvae.data.sets.bars import BarsConfig, bar_images, generating_model, match_bars
 from tvae.inference.streams import generator
 from tvae.runs.initialise import load_model
 

@@ -6,9 +6,7 @@ HYDRA_FULL_ERROR=1 in the environment shows tracebacks.
 
 from __future__ import annotations
 
-import hashlib
 import os
-import string
 import sys
 import tempfile
 import threading
@@ -55,20 +53,8 @@ from tvae.runs.result import tell_result
 from tvae.runs.run_directory import Busy
 from tvae.runs.short_help import OF_TASK, short_help
 from tvae.runs.signals import LAUNCHED_BY, Interrupted, at_work, end_with_launcher, raise_interrupts
+from tvae.runs.sweeps import JOBS, note_job, run_name, tell_sweep
 from tvae.starting import INTERRUPTED
-
-NAME_MAX = 150  # characters of a run's directory name, before the rest is replaced by a hash
-
-
-def run_name(overrides: str) -> str:
-    """A run's directory name from its overrides: one path component, whatever the values hold."""
-    plain = string.ascii_letters + string.digits + "=,.+-_"
-    name = "".join(c if c in plain else "_" for c in overrides).strip(".") or "default"
-    if name == overrides and len(name) <= NAME_MAX:
-        return name
-    digest = hashlib.sha256(overrides.encode(errors="surrogateescape")).hexdigest()  # a name may be no UTF-8
-    return name if overrides == "" else f"{name[:NAME_MAX]}-{digest[:8]}"
-
 
 register()
 OmegaConf.register_new_resolver("run_name", run_name, replace=True)
@@ -102,6 +88,8 @@ def _run(task: Callable[[Config, Path], object], cfg: DictConfig) -> None:
             config.threads = config.threads or threads_of_job()
             config.restart = config.restart and is_first_attempt()  # else it would throw away what that one has saved
             path = _shared(path, ranks)
+            if is_multirun and ranks.is_leader:
+                note_job(path)
             _run_when_free(task, config, path, is_patient=is_multirun and ranks.is_alone)
         if ranks.is_leader:
             tell_result(config, path)
@@ -184,7 +172,7 @@ def launch(job: Callable[[], None], about: str | None, shorthand: Sequence[str] 
             return
         check_globs(sys.argv[1:] if is_sweep(sys.argv[1:]) else [])
         with tempfile.TemporaryDirectory(prefix="tvae-") as folder:
-            _launch(job, Path(folder) / "failures")
+            _launch(job, Path(folder))
     except KeyboardInterrupt:
         if os.environ.get("RANK", "0") == "0":
             print(INTERRUPTED, file=sys.stderr)
@@ -215,13 +203,16 @@ def _show_help(about: str, shorthand: Sequence[str]) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _launch(job: Callable[[], None], failures: Path) -> None:
-    """`failures`: the file to which jobs add what went wrong."""
-    os.environ[FAILURES], os.environ[LAUNCHED_BY] = str(failures), str(os.getpid())
+def _launch(job: Callable[[], None], folder: Path) -> None:
+    """`folder`: of the files to which jobs of a sweep add where they are, and what went wrong."""
+    jobs, failures = folder / "jobs", folder / "failures"
+    os.environ[JOBS], os.environ[FAILURES], os.environ[LAUNCHED_BY] = str(jobs), str(failures), str(os.getpid())
     try:
         job()
         leave()
     finally:
+        if rank_here() == 0:
+            tell_sweep(jobs)
         if failures.exists() and rank_here() == 0:
             lines = failures.read_text("utf-8", "backslashreplace").splitlines()
             print("jobs that failed:", *lines, sep="\n  ", file=sys.stderr)

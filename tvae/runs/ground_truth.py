@@ -6,9 +6,10 @@ import torch
 
 from tvae.config.schema import Config
 from tvae.data.dataset import Dataset
+from tvae.data.sets.bars import SIMILAR, BarsConfig, match_bars
 from tvae.inference.states import all_states
 from tvae.model.units import Units
-from tvae.model.vae import log_likelihood
+from tvae.model.vae import Model, log_likelihood
 
 
 @torch.no_grad()
@@ -24,3 +25,11 @@ def known_facts(config: Config, dataset: Dataset) -> dict[str, float]:
     z = all_states(truth.n_latents).to(truth.pi.dtype)
     exact = log_likelihood(truth, x, z, observed).mean().item()
     return {"log_likelihood_true": exact, "sigma_true": truth.likelihood.sigma(Units())}
+
+
+def recovered_facts(config: Config, model: Model) -> dict[str, int]:
+    """How much of the truth a trained model has found; values of metrics.json."""
+    if not isinstance(config.dataset, BarsConfig):
+        return {}
+    similarity = match_bars(model, config.dataset.size)
+    return {"bars": len(similarity), "bars_found": int((similarity > SIMILAR).sum())}

@@ -35,7 +35,7 @@ from tvae.runs.distributed.connection import join
 from tvae.runs.distributed.ranks import LostRank, Ranks
 from tvae.runs.files import LOG, STATES
 from tvae.runs.forecast import closing, opening, tell_untold_noise, warn_of_blind_patches
-from tvae.runs.ground_truth import known_facts
+from tvae.runs.ground_truth import known_facts, recovered_facts
 from tvae.runs.initialise import check_source, resume, start_from_run
 from tvae.runs.logs import log_to_file
 from tvae.runs.restoring import KeptBands, restore_by_states, restore_picture
@@ -73,6 +73,8 @@ def train(
         is_finished = done is not None and (done.get("status"), done.get("epochs")) == ("finished", config.epochs)
         if is_finished and is_kept:
             log.info("%s is finished already; restart=true starts over", path)
+            if ranks.is_leader and config.task == "train":
+                log.info("%s", summary(done, path))
             for file in changed_pictures(path, done.get("sha256")):
                 log.warning("%s: not as this run has written it; without %s the pictures are made again", file, SHOWN)
         else:
@@ -173,7 +175,7 @@ class Session:
     def finish(self) -> dict[str, Any]:
         """Restore the picture, if the data are patches of one, and report the metrics."""
         with self._noting_failure(), self._stop() as stop:
-            self.record.add_bound(self.fit.bound())
+            self.record.add_bound(self.fit.bound(), recovered_facts(self.config, self.fit.model))
             self._restore(stop)
         metrics = self.record.finish()
         self.ranks.meet()

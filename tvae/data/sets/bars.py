@@ -10,15 +10,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from tvae.data.dataset import DataConfig, DataConfigT, Dataset, DatasetConfig, with_paper_model
 from tvae.fields import fill, option
 from tvae.inference.streams import generator
-from tvae.model.decoder import Mlp
+from tvae.model.decoder import Mlp, decoder_from
 from tvae.model.vae import Model, gaussian_model
 from tvae.training.points import InMemory
 
+SIMILAR = 0.95  # cosine from which on a latent counts as a bar
 EXACT_LATENTS_MAX = 20  # 2^20 states of a data point are as many as can be listed
 
 
@@ -61,6 +63,20 @@ def bar_images(size: int) -> Tensor:
     rows = line[:, :, None].expand(-1, -1, size)
     columns = line[:, None, :].expand(-1, size, -1)
     return torch.cat([rows, columns]).flatten(1)
+
+
+@torch.no_grad()
+def match_bars(model: Model, size: int) -> Tensor:
+    """Each true bar's cosine with the one-hot output matched to it, a different one for each bar; at best 1."""
+    parameters = {name: value.cpu().double() for name, value in model.decoder.state_dict().items()}
+    decoder = decoder_from(model.decoder.spec(), parameters)
+    z = torch.eye(model.n_latents, dtype=torch.float64)
+    fields = decoder(z) - decoder(torch.zeros_like(z[:1]))
+    cosine = torch.nn.functional.cosine_similarity(bar_images(size)[:, None], fields, dim=-1)
+    bars, latents = linear_sum_assignment(-cosine.numpy())
+    found = torch.zeros(2 * size, dtype=torch.float64)
+    found[bars] = cosine[bars, latents]
+    return found
 
 
 def inhibited_pairs(size: int) -> list[tuple[int, int]]:

@@ -118,12 +118,19 @@ def draw_training(results: Results) -> Figure:
             label = "of the noisy image" if name == "psnr" else "true"
             line = axes.axhline(facts[TRUE[name]], color="k", linestyle=":", label=label)
             axes.legend(handles=[line])
-        if name == "elbo":  # the first epochs, from random weights, would hide the rest
-            values = sorted(row[column] for row in history for column in ("elbo", "elbo_test") if row.get(column))
-            axes.set_ylim(bottom=values[len(values) // 10] - 0.1 * abs(values[-1] - values[len(values) // 10]))
+        if name == "elbo":
+            axes.set_ylim(bottom=lowest_shown(history))
         axes.set_xlabel("epoch")
         axes.set_title(TITLES[name])
     return figure
+
+
+def lowest_shown(history: list[dict[str, Any]]) -> float:
+    """The lower end of the ELBO's axis: the first epochs, from weights at random, may lie far below all others."""
+    later = history[max(1, len(history) // 10) :] or history
+    values = [row[name] for row in later for name in ("elbo", "elbo_test") if row.get(name) is not None]
+    low, high = min(values), max(values)
+    return float(low - 0.1 * (high - low or 1))
 
 
 def draw_comparison(results: Results) -> Figure | None:

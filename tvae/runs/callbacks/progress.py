@@ -133,11 +133,15 @@ def _bar(fit: Fit, done: float, total: float, layout: str) -> Iterator[tqdm]:
 
 
 def summary(metrics: dict[str, Any], path: Path) -> str:
-    """The last line of a finished run."""
+    """The last line of a finished run, beside the truth where that is known."""
+    true = metrics.get("log_likelihood_true")
+    beside = "" if true is None else f" (log-likelihood of the truth {true:.4f})"
     words = [
-        f"finished in {as_time(metrics['seconds_total'])}: "
-        f"ELBO {metrics['elbo']:.4f}, sigma {metrics['sigma']:.4g}"
-    ]  # fmt: skip
+        f"finished in {as_time(metrics.get('seconds_total') or metrics['seconds'])}: "
+        f"ELBO {metrics['elbo']:.4f}{beside}, sigma {metrics['sigma']:.4g}"
+    ]
+    if metrics.get("bars") is not None:
+        words.append(f"{metrics['bars_found']} of {metrics['bars']} bars found")
     if metrics["psnr"] is not None:
         before = "" if metrics["psnr_input"] is None else f" (input {metrics['psnr_input']:.2f} dB)"
         words.append(f"PSNR {metrics['psnr']:.2f} dB{before}, SSIM {metrics['ssim']:.4f}")

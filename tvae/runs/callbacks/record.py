@@ -32,6 +32,8 @@ from tvae.training.trainer import Epoch, Fit
 
 log = logging.getLogger(__name__)
 
+OF_WEIGHTS_AT_RANDOM = ("elbo", "elbo_test")  # in the first epoch; TensorBoard's axis would show nothing else
+
 
 class Record:
     """What a run has reported so far; nothing is written: for Python calls, and for ranks other than the leader."""
@@ -54,9 +56,12 @@ class Record:
         self.history.append(row)
         return row
 
-    def add_bound(self, elbo: float) -> None:
-        """The ELBO of the final parameters; that of history is an average over an epoch in which they changed."""
-        self.facts["elbo"] = elbo
+    def add_bound(self, elbo: float, recovered: dict[str, int]) -> None:
+        """The ELBO of the final parameters; that of history is an average over an epoch in which they changed.
+
+        `recovered`: how much of the truth they hold.
+        """
+        self.facts |= {"elbo": elbo, **recovered}
 
     def add_restored(self, restored: Restored) -> None:
         """The final picture."""
@@ -158,7 +163,8 @@ class WrittenRecord(Record):
         if restored is not None and self.dataset.picture is not None:
             self._show("restored", restored.pixels, epoch.epoch)
         for name, value in known.items():
-            self.writer.add_scalar(name, value, epoch.epoch)
+            if epoch.epoch > 1 or name not in OF_WEIGHTS_AT_RANDOM:
+                self.writer.add_scalar(name, value, epoch.epoch)
         self.writer.add_histogram("pi", self.fit.model.pi.cpu(), epoch.epoch)
         if epoch.epoch == 1 or epoch.epoch % self.config.picture_every == 0:
             picture = as_grid(one_hot_outputs(self.fit), self.dataset.shape)
