@@ -6,11 +6,12 @@ import pytest
 import torch
 
 from tvae.backends.native import slab as native
-from tvae.backends.torch_backend import e_step
+from tvae.backends.torch_backend import e_step, gradient_by
 from tvae.inference.evolution import EaConfig
 from tvae.inference.posterior import clean_moments, significant_states
 from tvae.inference.streams import Stream
 from tvae.model.decoder import Mlp
+from tvae.model.likelihood import Gaussian
 from tvae.model.packed import UNPACKED, pack
 from tvae.model.prior import Bernoulli
 from tvae.model.slab import Slab
@@ -119,6 +120,31 @@ def test_clean_value_is_the_conditional_gaussian(missing):
         torch.testing.assert_close(variance[n], (prior - gain @ prior[known]).diagonal())
 
 
+@pytest.mark.parametrize("missing", [0.0, 0.4])
+def test_gradient_of_a_deep_mean_is_that_of_the_exact_likelihood(missing):
+    """Eq. (4) with slabs: residuals weighted by the inverse covariance, through a hidden layer."""
+    model, (x, observed) = made_model(hidden=(3,)), data(missing=missing)
+    z = every_state()
+    exact = torch.autograd.grad(log_likelihood(model, x, z, observed).sum(), list(model.decoder.parameters()))
+    rows = significant_states(e_step(model, EaConfig(), x, pack(z.expand(N, -1, -1)), None, observed), 0.0)
+    found = gradient_by(UNPACKED, False)(model, x, rows, observed, N)
+    for g, e in zip(found, exact, strict=True):
+        torch.testing.assert_close(g, -e / N)
+
+
+def test_a_rank_of_zero_is_the_gaussian_to_the_last_bit():
+    """Directions (H, 0, D): the same log-joints, M-step and posterior mean as the paper's likelihood."""
+    slab, (x, _) = made_model(rank=0), data()
+    slab.likelihood.shrinks = False
+    plain = Model(slab.decoder, slab.prior, Gaussian(slab.likelihood.sigma2))
+    z = every_state()
+    packed = pack(z.expand(N, -1, -1))
+    steps = [e_step(model, EaConfig(), x, packed, None) for model in (slab, plain)]
+    assert torch.equal(steps[0].log_joint, steps[1].log_joint)
+    means = [clean_moments(model, x, significant_states(steps[0], 0.0), None, UNPACKED) for model in (slab, plain)]
+    assert torch.equal(means[0][0], means[1][0])
+
+
 def trained(model, x, observed, n_epochs, shrinks=False, updates_one=None):
     """The exact log-likelihood before each of so many full-batch EM steps over all states, and after the last."""
     model.likelihood.shrinks = shrinks
@@ -165,6 +191,7 @@ def test_pure_noise_gets_no_directions():
     x = torch.randn(400, 20, generator=rng(2), dtype=torch.float64)
     sums = {
         "n_on": torch.tensor([400.0]),
+        "n_together": torch.tensor([400.0]),
         "spread": (x.T @ x)[None],
         "error": x.square().sum(),
         "n_observed": x.numel(),
@@ -215,6 +242,53 @@ def test_the_kernel_finds_the_states_and_values_of_torch(missing):
     torch.testing.assert_close(found.log_joint, again.log_joint)
     torch.testing.assert_close(found.error, again.error)
     assert (found.elbo >= stays.elbo).all()
+
+
+@pytest.mark.parametrize("n_on", [2, 3, 4])
+def test_latents_that_are_always_on_together_share_what_is_left(n_on):
+    """All move at once; if each took all of it, the likelihood would fall."""
+    truth, model = made_model(5, 2, 12, seed=5, sigma2=0.2), made_model(5, 2, 12, seed=6, sigma2=0.5)
+    model.likelihood.shrinks = False
+    z = torch.zeros(400, 5, dtype=torch.float64)
+    z[:, :n_on] = 1
+    x = truth.likelihood.sample(truth.decoder(z).detach(), rng(1), z)
+    found = []
+    for _ in range(8):
+        step, totals = e_step(model, EaConfig(), x, pack(z[:, None]), None), Totals(model, True, False)
+        found.append(step.elbo.sum().item())
+        totals.add(model, x, step, significant_states(step, 0.0), None, UNPACKED, torch.arange(400))
+        update_closed_forms(model, totals)
+    assert all(b > a for a, b in itertools.pairwise(found)), found
+
+
+@needs_kernel
+@pytest.mark.parametrize("missing", [0.0, 0.4])
+def test_the_search_of_the_kernel_stays_below_the_exact_likelihood(missing):
+    model, x, observed, packed = sample_of_kernel(missing)
+    exact = log_likelihood(model, x, every_state(12), observed)
+    found = native.e_step(model, SEARCH, x, packed, Stream(0, torch.arange(40)), observed)
+    assert (found.elbo < exact).all()
+
+
+@needs_kernel
+@pytest.mark.parametrize("seed", range(3))
+def test_every_e_step_and_every_m_step_of_the_kernel_raises_the_bound(seed):
+    """Six states of 12 latents, up to two on; full batch, no shrinkage."""
+    x = made_model(12, 3, 16, seed=seed + 50).sample(300, rng(seed)).detach()
+    model, eye = made_model(12, 3, 16, sigma2=1.0, seed=seed), torch.eye(12, dtype=torch.float64)
+    model.likelihood.shrinks = False
+    packed = pack(torch.cat([eye[:5], eye[:1] + eye[3:4]]).expand(300, -1, -1))
+    bounds = [native.e_step(model, SEARCH, x, packed, None).elbo.sum().item()]
+    for _ in range(6):
+        totals = Totals(model, True, False)
+        packed, _ = native.visit(
+            model, SEARCH, 0.0, Minibatch(x, None, packed, Stream(0, torch.arange(300)), 300), totals
+        )
+        bounds.append(totals["elbo"].item())
+        update_closed_forms(model, totals)
+        bounds.append(native.e_step(model, SEARCH, x, packed, None).elbo.sum().item())
+    assert all(b > a - 1e-6 for a, b in itertools.pairwise(bounds)), bounds
+    assert bounds[-1] > bounds[0] + 1000
 
 
 @needs_kernel

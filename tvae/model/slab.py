@@ -103,10 +103,13 @@ class Slab(Gaussian):
     def statistics_shapes(self) -> dict[str, tuple[int, ...]]:
         n_latents, _, n_values = self.directions.shape
         shift, spread = (n_latents, n_values), (n_latents, n_values, n_values)
-        return {"error": (), "n_on": (n_latents,), "shift": shift, "spread": spread}
+        return {"error": (), "n_on": (n_latents,), "n_together": (n_latents,), "shift": shift, "spread": spread}
 
     def add_statistics(self, sums: dict[str, Tensor], batch: Visited) -> None:
-        """Add for each latent q-weighted sums of what the others leave: count, first and second moments."""
+        """Add for each latent q-weighted sums of what the others leave: count, first and second moments.
+
+        `n_together` counts each state by the number of latents that are on in it.
+        """
         rows, sigma2 = batch.rows, self.sigma2
         known = None if batch.observed is None else batch.observed[rows.point]
         residual, found = self._of_rows(batch.x[rows.point], batch.mu(), rows.packed, known)
@@ -132,18 +135,26 @@ class Slab(Gaussian):
             spread = spread + rest[:, :, None] * rest[:, None]
             on, latent = found.is_on[:, i] * weight, found.latent[:, i]
             sums["n_on"].index_add_(0, latent, on.to(sums["n_on"].dtype))
+            sums["n_together"].index_add_(0, latent, (on * found.is_on.sum(1)).to(sums["n_on"].dtype))
             sums["shift"].index_add_(0, latent, (on[:, None] * rest).to(sums["shift"].dtype))
             sums["spread"].index_add_(0, latent, (on[:, None, None] * spread).to(sums["spread"].dtype))
 
     @torch.no_grad()
     def update(self, sums: dict[str, Tensor]) -> None:
-        """U from the covariance of what the others leave around the mean, then sigma2."""
+        """U from the covariance of what the others leave around the mean, then sigma2.
+
+        All U move at once, so that latents that are on together would all take the same variance. A latent that is on
+        with k - 1 others on average goes 1 / k of the way.
+        """
         n_on = sums["n_on"].clamp(min=1e-3)
-        covariance = sums["spread"] / n_on[:, None, None]  # (H, D, D)
+        share = (n_on / torch.maximum(sums["n_together"], n_on))[:, None, None]
+        old = (self.directions.transpose(1, 2) @ self.directions).to(n_on.dtype)
+        old = old + self.sigma2.to(n_on.dtype) * torch.eye(old.shape[1], dtype=n_on.dtype, device=n_on.device)
+        covariance = share * sums["spread"] / n_on[:, None, None] + (1 - share) * old  # (H, D, D)
         values, vectors = torch.linalg.eigh((covariance + covariance.transpose(1, 2)) / 2)
         rank, sigma2 = self.directions.shape[1], self.sigma2.to(values.dtype)
         values, vectors = values.flip(1)[:, :rank], vectors.flip(2)[:, :, :rank]
-        aspect = (values.new_tensor(covariance.shape[1]) / n_on)[:, None]
+        aspect = (covariance.shape[1] * share[:, 0, 0] / n_on)[:, None]  # so that the share changes no fixed point
         length = _unspiked(values, sigma2, aspect) if self.shrinks else (values - sigma2).clamp(min=0)
         if self.shrinks:
             length = length * (n_on > N_MIN)[:, None]

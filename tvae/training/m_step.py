@@ -115,12 +115,19 @@ def update_closed_forms(model: Model, totals: Totals) -> None:
 
 @torch.no_grad()
 def move_means(model: Model, sums: dict[str, Tensor]) -> None:
-    """Add to each w_h the mean of what the other latents leave, and take it out of the second moments."""
+    """Add to each w_h its share of what the states with it leave, and take it out of the second moments.
+
+    With r what a state z leaves, |r - sum_h z_h d_h|^2 <= sum_h z_h |r - |z| d_h|^2 / |z| is lowest at
+    d_h = sum q z_h r / sum q z_h |z|. All w_h move at once, so with d_h = sum q z_h r / sum q z_h latents that are on
+    together would overshoot.
+    """
     assert isinstance(model.decoder, Mlp)
     n_on = sums["n_on"].clamp(min=1e-3)[:, None]
-    shift = sums["shift"] / n_on  # (H, D)
-    model.decoder.weights[0].add_(shift.to(model.decoder.weights[0].dtype))
-    sums["spread"] -= n_on[..., None] * shift[:, :, None] * shift[:, None]
+    mean = sums["shift"] / n_on  # (H, D)
+    move = sums["shift"] / torch.maximum(sums["n_together"][:, None], n_on)
+    model.decoder.weights[0].add_(move.to(model.decoder.weights[0].dtype))
+    left = mean - move
+    sums["spread"] += n_on[..., None] * (left[:, :, None] * left[:, None] - mean[:, :, None] * mean[:, None])
     sums["shift"].zero_()
 
 

@@ -347,7 +347,7 @@ public:
         std::copy_n(v, D, p);
         for (int64_t a = 0; a < r; ++a) add_row(p, coefficients[i * r + a], v + (a + 1) * D, p, D);
         add_row(sum, T(1), p, sum, D);
-        if (first) active[state.on[i]] += q;
+        if (first) active[state.on[i]] += q, sums.together[state.on[i]] += q * k;
       }
       double error = 0;
       for (int64_t d = 0; d < D; ++d)
@@ -454,7 +454,7 @@ template <class T> void run_slab(SlabTask &task) {
   phases.add(n_parts, [&](int64_t part) {
     SlabSums<T> &mine = sums[part];
     mine.active = task.active ? task.active + (task.cell ? 0 : part * H) : nullptr;
-    if (task.spread) mine.shift.assign(H * pitch, T(0)), mine.spread.assign(H * n_rows * pitch, T(0));
+    if (task.spread) mine.together.assign(H, 0), mine.shift.assign(H * pitch, T(0)), mine.spread.assign(H * n_rows * pitch, T(0));
     const int64_t *from = &order.points[order.begins[part]], *end = &order.points[order.begins[part + 1]];
     if (task.observed) {
       SlabPoint<T> point(task, shared, mine);
@@ -472,6 +472,7 @@ template <class T> void run_slab(SlabTask &task) {
   if (task.spread)
     phases.add(H, [&](int64_t h) {
       double *shift = task.shift + h * D, *spread = task.spread + h * D * D;
+      for (const auto &part : sums) task.together[h] += part.together[h];
       for (const auto &part : sums)
         for (int64_t d = 0; d < D; ++d) {
           const T *row = &part.spread[(h * n_rows + d) * pitch];

@@ -132,7 +132,8 @@ def visit(model: Model, ea: EaConfig, prune: float, batch: Minibatch, totals: To
     cell = prior.cells[index] if isinstance(prior, Local) and prior.cells is not None else None
     n_rows = task.n_parts if cell is None else task.n_cells
     active = torch.zeros(n_rows, model.n_latents, dtype=torch.float64)
-    task.active, task.shift, task.spread = (each.data_ptr() for each in (active, sums["shift"], sums["spread"]))
+    task.active = active.data_ptr()
+    task.together, task.shift, task.spread = (sums[name].data_ptr() for name in ("n_together", "shift", "spread"))
     job.run(x.dtype)
     sums["n_points"] += len(x)
     sums["n_observed"] += x.numel() if observed is None else observed.sum()

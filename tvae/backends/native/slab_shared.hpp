@@ -194,6 +194,7 @@ template <class T> struct CellPrior {
 template <class T> struct SlabSums {
   double error = 0, elbo = 0;
   double *active = nullptr;  // (cells, H), or (H,) where there is one for all
+  Array<double> together;    // (H,): q times the number of latents on
   Array<T> shift, spread;    // (H, pitch), (H, rows, pitch), upper triangles; nothing: nothing is learned
 };
 

@@ -449,7 +449,7 @@ private:
     const T root = std::sqrt(q);
     for (int i = 0; i < k; ++i) {
       const int h = state.on[i];
-      active[h] += q;
+      active[h] += q, sums.together[h] += q * k;
       T *part = &parts[i * pitch], *shift = &sums.shift[h * pitch], *row = &pending[(h * PENDING + n_pending[h]) * pitch];
       for (int64_t d = 0; d < pitch; d += WIDTH<T>) {
         const Vec<T> own = vec(part + d) + vec(left + d);

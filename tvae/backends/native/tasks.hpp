@@ -68,6 +68,7 @@ struct SlabTask {
   int64_t *n_accepted;              // result: (N,)
   void *mean, *variance;            // results: (N, D) of the clean value, or null
   double *active;                   // q by latent, added to: (cells, H), or (parts, H) where there is one for all
+  double *together;                 // (H,): q times the number of latents on, by latent, added to
   double *shift, *spread;           // (H, D), (H, D, D), symmetric: added to, or null: nothing is learned
 };
 
