@@ -176,6 +176,8 @@ class Session:
         with self._noting_failure(), self._stop() as stop, self.fit.backend.at_work():
             self.record.add_bound(self.fit.bound())
             self._restore(stop)
+        if self.path is not None and self.ranks.is_leader:
+            deliver(self.config, self.path, self.dataset.picture)  # figures can wait
         metrics = self.record.finish()
         self.ranks.meet()
         if self.path is not None:
