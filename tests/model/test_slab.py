@@ -317,12 +317,14 @@ def test_moments_of_the_kernel(missing, monkeypatch):
 
 
 @needs_kernel
-def test_kernel_sums_do_not_depend_on_the_number_of_threads(monkeypatch):
-    model, x, observed, packed = sample_of_kernel(0.3, torch.float32)
+@pytest.mark.parametrize("missing", [0.0, 0.3])
+def test_kernel_sums_do_not_depend_on_the_number_of_threads(missing, monkeypatch):
+    model, x, observed, packed = sample_of_kernel(missing, torch.float32)
+    monkeypatch.setattr(native, "PART_MIN", 5)
     found = []
     for n_threads in (1, 3):
         monkeypatch.setattr(native, "n_threads_for", lambda n, n_threads=n_threads: n_threads)
-        totals = Totals(model, True, True)
+        totals = Totals(model, True, observed is not None)
         packed_now, _ = native.visit(
             model, SEARCH, 1e-3, Minibatch(x, observed, packed, Stream(0, torch.arange(40)), 40), totals
         )

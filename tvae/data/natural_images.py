@@ -9,7 +9,6 @@ from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
-import skimage
 
 from tvae.data.named import NamedFile, cache_dir, data_folder, fetch, vanhateren_address
 from tvae.errors import UserError
@@ -43,7 +42,12 @@ def embedded(wanted: list[str] | None) -> list[NaturalImage]:
         raise UserError(f"dataset.images={unknown}: dataset=natural has {', '.join(EMBEDDED)}")
 
     def reader(name: str) -> Callable[[], np.ndarray]:
-        return lambda: _grey(getattr(skimage.data, name)())
+        def read() -> np.ndarray:
+            from skimage import data  # imports much: where it is read from
+
+            return _grey(getattr(data, name)())
+
+        return read
 
     return [NaturalImage(name, version("scikit-image"), reader(name)) for name in names]
 

@@ -13,6 +13,7 @@ from functools import lru_cache
 
 import torch
 
+from tvae.backends.native.threads import WORTH_THREADS, n_threads_for
 from tvae.config.schema import Config
 from tvae.data.picture import Picture
 from tvae.data.sets.image import ImageConfig
@@ -57,7 +58,7 @@ def stages(config: Config, fit: Fit, picture: Picture) -> dict[str, float]:
     plan, seen = REFINEMENTS[config.effort], picture.seen
     is_whole = seen.is_nearly_whole(bool(config.keep_known))
     work = _denoising(plan, seen) if is_whole else _filling(plan, seen)
-    n_at_work = fit.team.size * (1 + THREADS_GAIN * (torch.get_num_threads() - 1))
+    n_at_work = fit.team.size * (1 + THREADS_GAIN * (n_threads_for(WORTH_THREADS + 1) - 1))
     return seconds | {stage: slowness() * each / n_at_work for stage, each in work.items()}
 
 

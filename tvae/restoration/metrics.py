@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import ArrayLike
-from skimage.metrics import structural_similarity
 
 from tvae.data.picture import Picture
 from tvae.restoration.posterior_mean import Restored
@@ -27,6 +26,8 @@ def ssim(clean: ArrayLike, image: ArrayLike, peak: float) -> float:
     Images smaller than the 7x7 window get the largest odd window that fits.
     """
     clean, image = _as_float(clean), _as_float(image)
+    from skimage.metrics import structural_similarity  # brings SciPy: imported where a clean picture is known
+
     side = min(SSIM_WINDOW, *clean.shape[:2])
     window = side if side % 2 else side - 1
     # One pixel has no sample covariance, so a window of one compares the values alone.

@@ -154,7 +154,8 @@ class Session:
             log.info("%s", opening(self.config, self.fit, self.dataset))
         cadence = Cadence(fit, self.config.restore_every, self.config.checkpoint_seconds)
         is_early = is_over = False
-        with self._noting_failure(), self._stop() as stop, training(fit, self.path is not None) as shown:
+        at_work = fit.backend.at_work()
+        with self._noting_failure(), self._stop() as stop, training(fit, self.path is not None) as shown, at_work:
             while not is_over:
                 for epoch in fit.epochs(lambda: shown.moves() or stop() or self._is_due(cadence)):
                     shown.end_epoch(self.record.add_epoch(epoch, self._look() if cadence.restores() else None))
@@ -174,9 +175,11 @@ class Session:
 
     def finish(self) -> dict[str, Any]:
         """Restore the picture, if the data are patches of one, and report the metrics."""
-        with self._noting_failure(), self._stop() as stop:
+        with self._noting_failure(), self._stop() as stop, self.fit.backend.at_work():
             self.record.add_bound(self.fit.bound(), recovered_facts(self.config, self.fit.model))
             self._restore(stop)
+        if self.path is not None and self.ranks.is_leader:
+            deliver(self.config, self.path, self.dataset.picture)  # figures can wait
         metrics = self.record.finish()
         self.ranks.meet()
         if self.path is not None:

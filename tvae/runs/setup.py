@@ -57,9 +57,10 @@ def make_fit(
     own = points(source, make_sets)
     if config.model.likelihood == "slab" and not config.model.hidden:
         completed = source.completed().reader(range(source.n_points), units, device, dtype)
-        start_slabs(model, own, completed, dataset.shape, config.seed)
-        if source.is_masked:
-            learn_completed(model, backend.visit, config.ea, own, completed, team)
+        with backend.at_work():
+            start_slabs(model, own, completed, dataset.shape, config.seed)
+            if source.is_masked:
+                learn_completed(model, backend.visit, config.ea, own, completed, team)
     return Fit(config, model, backend, own, units, held_out, team)
 
 

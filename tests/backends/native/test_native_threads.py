@@ -50,6 +50,9 @@ def test_torch_leaves_its_threads_to_the_kernel():
         assert torch.get_num_threads() == 1
         assert n_threads_for(WORTH_THREADS + 1) == 2
         assert n_threads_for(WORTH_THREADS) == 1
+        with native.torch_on_one_thread():
+            assert n_threads_for(WORTH_THREADS + 1) == 2
+        assert n_threads_for(WORTH_THREADS + 1) == 2
     with pytest.raises(KeyboardInterrupt), native.torch_on_one_thread():
         raise KeyboardInterrupt
     assert torch.get_num_threads() == 2

@@ -23,6 +23,7 @@ from tvae.training.m_step import Totals
 
 MOST_ON = 8  # latents in any state, as in slab.hpp
 PRUNE = 1e-3  # states with a smaller q do not count in posterior moments
+PART_MIN = 2048  # data points
 N_PARTS = 8  # of the data points, whose sums are added in order: results do not depend on the number of threads
 
 
@@ -72,7 +73,7 @@ class _Job:
             n_states=n_states,
             n_cells=len(pi),
             n_threads=n_threads_for(n_points * n_tried * (rank + 1) * n_values),
-            n_parts=min(N_PARTS, max(1, n_points)),
+            n_parts=max(1, min(N_PARTS, n_points // PART_MIN)),
             most_on=min(ea.most_on, MOST_ON),
             n_candidates=n_tried,
             n_parents=ea.n_parents,

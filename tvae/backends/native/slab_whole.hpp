@@ -51,7 +51,7 @@ template <class T> class SlabWhole {
   std::vector<double> gains;
   std::vector<SparseState> population, old_states, parents;
   std::vector<std::pair<double, int32_t>> order;
-  Array<T> y, coefficients;
+  Array<T> y, coefficients, centred;
   // factors
   int64_t n_factors;
   std::vector<SlabFactor> factors;
@@ -63,7 +63,7 @@ public:
         width(shared.width), pitch(shared.pitch), depth(task.most_found * r),
         stride(round_up(std::max<int64_t>(depth, 1), WIDTH<T>)), bias(static_cast<const T *>(task.bias)),
         inverse(1 / task.sigma2), slot(H, -1), n_slots_max(H), residuals(AT_ONCE * pitch), projected(AT_ONCE * n_slots_max * width), y(stride),
-        coefficients(stride) {
+        coefficients(stride), centred(stride) {
     const int64_t bytes = std::max<int64_t>(1, depth * stride * sizeof(T));
     for (n_factors = 64; n_factors < 4096 && 2 * n_factors * bytes <= TABLE_BYTES;) n_factors *= 2;
     if (task.most_found > 1) {
@@ -161,6 +161,15 @@ private:
     for (size_t s = 0; s < latents.size(); ++s) gains[s] = weigh(latents[s], projections + s * width);
   }
 
+  // The sum of n rows, times their factors: one vector of it.
+  static Vec<T> combine(const T *factors, const T *rows, int64_t apart, int64_t n) {
+    Vec<T> even = {}, odd = {};
+    int64_t i = 0;
+    for (; i + 2 <= n; i += 2, rows += 2 * apart) even += factors[i] * vec(rows), odd += factors[i + 1] * vec(rows + apart);
+    if (i < n) even += factors[i] * vec(rows);
+    return even + odd;
+  }
+
   double evaluate(SparseState &state) {
     if (state.k == 0) return state.log_joint = empty;
     if (state.k == 1) return state.log_joint = empty + gains[slot[state.on[0]]];
@@ -176,16 +185,14 @@ private:
   }
   // y = L^-1 c
   void solve(const SlabFactor &factor) {
-    const int64_t place = &factor - factors.data();
+    const int64_t place = &factor - factors.data(), n = factor.state.k * r;
     const T *row = &inverses[place * depth * stride], *offset = &offsets[place * stride];
+    for (int l = 0; l < factor.state.k; ++l) {
+      const T *p = projections + slot[factor.state.on[l]] * width + 1;
+      for (int64_t a = 0; a < r; ++a) centred[l * r + a] = p[a] - offset[l * r + a];
+    }
     for (int64_t i = 0; i < stride; i += WIDTH<T>) {
-      Vec<T> total[2] = {};
-      int64_t j = 0;
-      for (int l = 0; l < factor.state.k; ++l) {
-        const T *p = projections + slot[factor.state.on[l]] * width + 1;
-        for (int64_t a = 0; a < r; ++a, ++j) total[j & 1] += (p[a] - offset[j]) * vec(row + j * stride + i);
-      }
-      vec(&y[i]) = (total[0] + total[1]) * T(inverse);
+      vec(&y[i]) = combine(centred.data(), row + i, stride, n) * T(inverse);
     }
   }
   // E[a | x, z] of the state: (k r,)
@@ -213,12 +220,12 @@ private:
 
   // L^-1 by elimination of [M, I] row by row; the first latent's block of M is diagonal. Kept transposed.
   void factorise(SlabFactor &factor, const SparseState &state) {
-    const int64_t n = state.k * r, place = &factor - factors.data(), pitch = 2 * stride;
+    const int64_t n = state.k * r, place = &factor - factors.data(), length = 2 * stride;
     factor.state = state, factor.is_used = true, factor.has_variance = false, factor.weight = 0;
     factor.constant = 0;
-    make_room(matrix, n * pitch);
+    make_room(matrix, n * length);
     T *offset = &offsets[place * stride], *out = &inverses[place * depth * stride];
-    std::fill_n(matrix.data(), n * pitch, T(0)), std::fill_n(offset, stride, T(0));
+    std::fill_n(matrix.data(), n * length, T(0)), std::fill_n(offset, stride, T(0));
     const T scale = inverse;
     for (int i = 0; i < state.k; ++i)
       for (int j = 0; j < state.k; ++j) {
@@ -227,7 +234,7 @@ private:
         for (int64_t a = 0; a < r; ++a) offset[i * r + a] += g[(a + 1) * width];
         if (j < i) continue;
         for (int64_t a = 0; a < r; ++a) {
-          T *to = &matrix[(i * r + a) * pitch + j * r];
+          T *to = &matrix[(i * r + a) * length + j * r];
           if (i == j)
             to[a] = 1 + scale * g[(a + 1) * width + a + 1];
           else
@@ -236,7 +243,7 @@ private:
       }
     double product = 1, log_det = 0;
     for (int64_t i = 0; i < n; ++i) {
-      T *row = &matrix[i * pitch];
+      T *row = &matrix[i * length];
       T *own = row + stride;
       const T pivot = std::max(row[i], T(1e-12)), root = 1 / std::sqrt(pivot);
       product *= double(pivot);
@@ -246,7 +253,7 @@ private:
       const int64_t first = i < r ? r : i + 1;
       for (int64_t l = first; l < n; ++l) {
         const T f = -row[l] * root * root;
-        T *other = &matrix[l * pitch];
+        T *other = &matrix[l * length];
         for (int64_t j = l / WIDTH<T> * WIDTH<T>; j < n; j += WIDTH<T>) vec(other + j) += f * vec(row + j);
         if (i < r)
           other[stride + i] += f;
@@ -259,7 +266,7 @@ private:
     double trace = 0;
     for (int64_t j = 0; j < n; ++j) {
       T *to = out + j * stride;
-      for (int64_t i = 0; i < stride; ++i) to[i] = i < j || i >= n ? T(0) : matrix[i * pitch + stride + j];
+      for (int64_t i = 0; i < stride; ++i) to[i] = i < j || i >= n ? T(0) : matrix[i * length + stride + j];
       trace += dot(to, to, stride);
     }
     factor.spread = task.sigma2 * (n - trace);
@@ -360,13 +367,12 @@ private:
       if (base.has(h)) continue;
       const T *p = projections + s * width;
       for (int64_t i = 0; i < width; i += WIDTH<T>) {
-        Vec<T> total[2] = {vec(p + i), {}};
+        Vec<T> total = vec(p + i);
         for (int j = 0; j < base.k; ++j) {
           const T *g = shared.block(base.on[j], h) + i;  // rows are of the base
-          total[0] -= vec(g);
-          for (int64_t b = 0; b < r; ++b) total[b & 1] -= c[j * r + b] * vec(g + (b + 1) * width);
+          total -= vec(g) + combine(c + j * r, g + width, width, r);
         }
-        vec(v + i) = total[0] + total[1];
+        vec(v + i) = total;
       }
       const double gain = weigh(h, v);
       if (base.log_joint + gain >= best - task.far_below) order.push_back({gain, h});
@@ -426,9 +432,8 @@ private:
       const T *w = shared.vector(state.on[i], 0), *c = &coefficients[i * r];
       T *part = &parts[i * pitch];  // without the mean
       for (int64_t d = 0; d < pitch; d += WIDTH<T>) {
-        Vec<T> total[2] = {};
-        for (int64_t a = 0; a < r; ++a) total[a & 1] += c[a] * vec(w + (a + 1) * pitch + d);
-        vec(part + d) = total[0] + total[1], vec(sum + d) += vec(w + d) + vec(part + d);
+        vec(part + d) = combine(c, w + pitch + d, pitch, r);
+        vec(sum + d) += vec(w + d) + vec(part + d);
       }
     }
     if (mean)

@@ -54,14 +54,14 @@ def torch_on_one_thread() -> Iterator[None]:
     What a visit leaves to torch is tiny, and waking a second thread for each operation costs more than it brings: a
     little on an idle machine, most of the time on one whose cores have other work.
     """
-    before = torch.get_num_threads()
-    _here.n_kernel = before
+    before, outer = torch.get_num_threads(), getattr(_here, "n_kernel", None)
+    _here.n_kernel = outer or before
     torch.set_num_threads(1)
     try:
         yield
     finally:
         torch.set_num_threads(before)
-        _here.n_kernel = None
+        _here.n_kernel = outer
 
 
 def use_threads(n_threads: int) -> None:

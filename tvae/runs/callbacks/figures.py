@@ -7,11 +7,10 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 
 from tvae.data.dataset import Dataset
 from tvae.inference.posterior import significant_states
@@ -19,8 +18,12 @@ from tvae.io.atomic import write_atomically
 from tvae.io.image_file import stretched, visible
 from tvae.model.packed import unpack
 from tvae.restoration.posterior_mean import Restored, first_page
+from tvae.runs.callbacks.canvas import canvas
 from tvae.runs.callbacks.noise_figure import draw_noise
 from tvae.training.trainer import Fit
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SHOWN = 2000  # pixels, at most, along a side of what is compared; larger pictures are thinned out
 BETWEEN = (0.2, 0.35, 0.6)  # colour between the pictures of a grid
@@ -73,7 +76,7 @@ def draw_decoder(results: Results) -> Figure:
     panels = [("what each latent adds to the output, most used first", fields)]
     if whitening is not None:
         panels.append(("the same without the whitening", torch.from_numpy(whitening.colour(fields.numpy()))))
-    figure = Figure(figsize=(6 * len(panels), 6.4), layout="constrained")
+    figure = canvas(6 * len(panels), 6.4)
     for axes, (title, rows) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         axes.imshow(as_grid(rows, dataset.shape, own_scale=whitening is not None), interpolation="nearest")
         axes.set_title(title)
@@ -91,7 +94,7 @@ def draw_latents(results: Results) -> Figure:
     step = fit.backend.e_step(fit.model, fit.config.ea, x, packed, None, observed, number)
     rows = significant_states(step, 1e-3)
     n_on = unpack(rows.packed, fit.model.n_latents).sum(1)
-    figure = Figure(figsize=(8, 3.5), layout="constrained")
+    figure = canvas(8, 3.5)
     left, right = figure.subplots(1, 2)
     left.semilogy(fit.model.pi.sort(descending=True).values.cpu())
     left.set_title("pi, sorted")
@@ -106,7 +109,7 @@ def draw_training(results: Results) -> Figure:
     """ELBO, sigma and PSNR over epochs, with what is known of the truth."""
     history, facts = results.history, results.facts
     names = [name for name in TITLES if any(row.get(name) is not None for row in history)]
-    figure = Figure(figsize=(4 * len(names), 3.5), layout="constrained")
+    figure = canvas(4 * len(names), 3.5)
     for axes, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
         known = [(row["epoch"], row[name]) for row in history if row[name] is not None]
         axes.plot(*zip(*known, strict=True), marker="." if name == "psnr" else "", label="training data")
@@ -159,7 +162,7 @@ def draw_comparison(results: Results) -> Figure | None:
         (f"difference to {other}", difference, 0, difference.max() or 1, "magma"),
     ]
     height, width = picture.noisy.shape[:2]
-    figure = Figure(figsize=(16, 4 * height / width + 0.8), layout="constrained")
+    figure = canvas(16, 4 * height / width + 0.8)
     for axes, (title, pixels, bottom, top, colours) in zip(figure.subplots(1, 4), panels, strict=True):
         is_map = colours == "magma"
         shown = pixels.mean(-1) if is_map or pixels.shape[-1] < 3 else (visible(pixels - low) / (high - low)).clip(0, 1)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-from matplotlib.figure import Figure
 
 from tvae.noise.diagnosis import NoiseModel
+from tvae.runs.callbacks.canvas import canvas
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def draw_noise(model: NoiseModel) -> Figure:
     line, correlation = model.line, model.shape.correlation
-    figure = Figure(figsize=(8, 3.5), layout="constrained")
+    figure = canvas(8, 3.5)
     left, right = figure.subplots(1, 2)
     left.plot(line.mean, line.variance, "o", label="flattest blocks")
     ends = np.array([line.mean.min(), line.mean.max()])

@@ -10,12 +10,11 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch.utils.tensorboard import SummaryWriter
-from torch.utils.tensorboard.summary import hparams
 
 import tvae
 from tvae.config.checks import flat
@@ -122,6 +121,8 @@ class NoWriter:
 def _open_tensorboard(directory: Path, purge_step: int | None) -> Any:
     """Its writer, which takes no names that are not UTF-8."""
     if str(directory) == _plain(directory):
+        from torch.utils.tensorboard import SummaryWriter  # takes a while to import
+
         return SummaryWriter(str(directory), purge_step=purge_step)
     log.warning("%s: a name that is not UTF-8, so nothing is written for TensorBoard", _plain(directory))
     return NoWriter()
@@ -146,10 +147,16 @@ class WrittenRecord(Record):
     ):
         super().__init__(config, fit, dataset, history, facts)
         self.directory = directory
-        purge_step = fit.epoch + 1 if fit.epoch else None
-        self.writer = _open_tensorboard(directory / TENSORBOARD_DIR, purge_step)
-        if dataset.picture is not None and fit.epoch == 0:
-            self._show("input", dataset.picture.noisy, 0)
+        self.purge_step = fit.epoch + 1 if fit.epoch else None
+
+    @cached_property
+    def writer(self) -> Any:
+        """TensorBoard's, opened when something is first written."""
+        writer = _open_tensorboard(self.directory / TENSORBOARD_DIR, self.purge_step)
+        if self.dataset.picture is not None and self.purge_step is None:
+            shown = as_shown(self.dataset.picture, self.dataset.picture.noisy)
+            writer.add_image("input", shown, 0, dataformats="HWC")
+        return writer
 
     def _show(self, name: str, pixels: np.ndarray, epoch: int) -> None:
         """A picture for TensorBoard."""
@@ -198,8 +205,11 @@ class WrittenRecord(Record):
         options = {k: v if isinstance(v, (bool, int, float)) else _plain(v) for k, v in flat(self.config).items()}
         # TensorBoard takes the columns of its table from one of the runs, so that each names what any may have.
         names = dict.fromkeys([*(f"final/{name}" for name in METRICS_OVER_TIME), *numbers], 0.0)
-        for summary in hparams(options, names) if isinstance(self.writer, SummaryWriter) else ():
-            self.writer.file_writer.add_summary(summary)
+        if not isinstance(self.writer, NoWriter):
+            from torch.utils.tensorboard.summary import hparams
+
+            for summary in hparams(options, names):
+                self.writer.file_writer.add_summary(summary)
         for name, value in numbers.items():
             self.writer.add_scalar(name, value, self.fit.epoch)
         self.writer.close()
