@@ -1,7 +1,8 @@
-"""Cost of restoration: seconds of each of its stages, which tell how long it will take and how far it has come.
+"""Cost of training and restoration: seconds of each stage, for the forecast of a run and how far it has come.
 
-The E-step is tried, which changes nothing. What refines is too costly to try: its constants are those of one core of an
-AMD EPYC (Zen 3), times what this machine takes for a small part of it (docs/pictures.md).
+Constants are seconds of one busy core of an Intel Xeon (2.5 GHz, AVX-512), times what this machine takes for a small
+part of the work. That is kept in the cache: the least that was ever measured, so that a neighbour does not count.
+Where the kernel does not do the whole visit, an E-step is tried, which changes nothing.
 """
 
 from __future__ import annotations
@@ -9,30 +10,37 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache
 
 import torch
 
+from tvae.backends.native.loading import cache_dir, speed_key
+from tvae.backends.native.slab import has_slab
 from tvae.backends.native.threads import WORTH_THREADS, n_threads_for
 from tvae.config.schema import Config
 from tvae.data.picture import Picture
 from tvae.data.sets.image import ImageConfig
 from tvae.inference.streams import Stream, generator
-from tvae.restoration.non_local.block_matching import similar_patches
+from tvae.io.atomic import write_atomically
+from tvae.model.local_prior import Local
+from tvae.model.slab import Slab
 from tvae.restoration.non_local.effort import REFINEMENTS, Refinement
-from tvae.restoration.non_local.nl_ridge import refine
+from tvae.restoration.non_local.local_groups import refine_locally
 from tvae.restoration.non_local.stage import LARGER_GROUPS, MUCH_NOISE, SIDE_MIN
 from tvae.training.trainer import Fit
 
-# Seconds, grey and in colour
-REFERENCE = 60e-6, 90e-6  # of a patch that a local group is formed around, and on top by the square of the group's size
-BY_SQUARE = 0.073e-6, 0.11e-6
-FILLED, BY_VOLUME = 60e-6, 2.4e-9  # where pixels are missing, and on top by that square times the values of a patch
-ENDING = 1.5  # seconds that figures take
+GROUP, BY_VALUE = 20e-6, 0.011e-6  # seconds of a local group, and on top of it by the values of its patches
+FILLED, BY_VOLUME = 60e-6, 2.4e-9  # where pixels are missing, and on top by the square of its size times a patch's values
+# Of a data point of the slab model: its posterior mean, on top by the products of its candidates, and for the sums of
+# the M-step by the square of its values; of an M-step by H D^3, and of the local prior by cells and latents
+POINT, BY_PRODUCT, VISIT, BY_SQUARE = 5e-6, 0.23e-9, 3e-6, 1.5e-9
+BY_CUBE, BY_CELL = 1.4e-9, 55e-9
+ENDING = 2.0  # seconds that figures take
 
-THREADS_GAIN = 0.5  # what each further thread of the refinement brings
-TRIAL, TRIAL_SECONDS = 48, 0.145  # pixels along a side of a trial, and what it took where the constants are from
-N_TRIALS = 3
+THREADS_GAIN = 0.8  # what each further thread of the kernel brings
+TRIAL, TRIAL_SECONDS = 48, 0.010  # pixels along a side of a trial, and what it took where the constants are from
+N_TRIALS = 5
 N_TRIED = 1024  # data points of an E-step that is timed
 
 
@@ -58,21 +66,50 @@ def stages(config: Config, fit: Fit, picture: Picture) -> dict[str, float]:
     plan, seen = REFINEMENTS[config.effort], picture.seen
     is_whole = seen.is_nearly_whole(bool(config.keep_known))
     work = _denoising(plan, seen) if is_whole else _filling(plan, seen)
-    n_at_work = fit.team.size * (1 + THREADS_GAIN * (n_threads_for(WORTH_THREADS + 1) - 1))
-    return seconds | {stage: slowness() * each / n_at_work for stage, each in work.items()}
+    return seconds | {stage: slowness() * each / n_at_work(fit) for stage, each in work.items()}
+
+
+def n_at_work(fit: Fit) -> float:
+    """How many times as fast all ranks and threads together are as one thread."""
+    return fit.team.size * (1 + THREADS_GAIN * (n_threads_for(WORTH_THREADS + 1) - 1))
 
 
 def seconds_by_states(config: Config, fit: Fit, picture: Picture) -> float:
     """Seconds of the posterior means of all patches, which take about as long as an E-step."""
     n_patches = math.prod(side / stride_of_states(config, picture) for side in picture.noisy.shape[:2])
+    if _is_by_formula(fit):
+        return slowness() * _seconds_of_point(fit) * n_patches / n_at_work(fit)
     return e_step_seconds(fit) * n_patches / fit.team.size
+
+
+def epoch_seconds(fit: Fit) -> float:
+    """Seconds of an epoch of training."""
+    n_points = fit.n_batches * math.ceil(fit.batch_size / fit.team.size)
+    if not _is_by_formula(fit):
+        return 2 * e_step_seconds(fit) * n_points  # the rest of a visit takes about as long as its E-step
+    n_points, n_latents, n_values = fit.points.n_points, fit.model.n_latents, fit.points.n_values
+    visits = n_points * (_seconds_of_point(fit) + VISIT + BY_SQUARE * n_values**2) / n_at_work(fit)
+    prior = fit.model.prior
+    n_cells = len(prior.local) if isinstance(prior, Local) else 1
+    return slowness() * (visits + BY_CUBE * n_latents * n_values**3 + BY_CELL * n_cells * n_latents)
+
+
+def _is_by_formula(fit: Fit) -> bool:
+    return has_slab(fit.model, fit.config.ea) and not fit.points.is_masked
+
+
+def _seconds_of_point(fit: Fit) -> float:
+    likelihood = fit.model.likelihood
+    assert isinstance(likelihood, Slab)
+    n_latents, rank, n_values = likelihood.directions.shape
+    n_tried = min(fit.config.ea.n_candidates or n_latents, n_latents)
+    return POINT + BY_PRODUCT * n_tried * (rank + 1) * n_values
 
 
 def _denoising(plan: Refinement, picture: Picture) -> dict[str, float]:
     height, width, n_channels = picture.noisy.shape
-    colour = int(n_channels > 1)
     growth = LARGER_GROUPS if picture.noise * 255 / picture.grey_range > MUCH_NOISE else 1.0
-    each = (REFERENCE[colour] + BY_SQUARE[colour] * (growth * n_similar) ** 2 for _, n_similar in plan.local)
+    each = (GROUP + BY_VALUE * growth * n_similar * side**2 * n_channels for side, n_similar in plan.local)
     seconds = height * width / plan.step**2 * sum(each)
     return {"local": seconds, "again": seconds} if plan.is_repeated else {"local": seconds}
 
@@ -100,22 +137,29 @@ def e_step_seconds(fit: Fit) -> float:
 @lru_cache
 def slowness() -> float:
     """How many times as long as the measured one this machine takes for local groups."""
+    kept = cache_dir() / f"speed-{speed_key()}.txt"
+    least = math.inf
+    with suppress(OSError, ValueError):
+        least = float(kept.read_text())
+    found = min(least, _trial_seconds())
+    if found < least:
+        with suppress(OSError):
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(kept, f"{found:.6f}\n".encode())
+    return found / TRIAL_SECONDS
+
+
+def _trial_seconds() -> float:
     pixels = torch.rand(TRIAL, TRIAL, 1, generator=generator(0, "trial"))
-
-    groups, sigma2 = [*similar_patches(pixels, 6, 3, 15, 60)], torch.tensor([0.01])
-
-    def trial() -> None:
-        refine(pixels, pixels, groups, 6, sigma2)
-
     n_threads = torch.get_num_threads()
     try:
         torch.set_num_threads(1)  # others would wait for each other, and count as work
-        return _shortest(trial, N_TRIALS, True) / TRIAL_SECONDS
+        return _shortest(lambda: refine_locally(pixels, pixels, 6, 3, 15, 60, 0.01, range(TRIAL)), N_TRIALS, True)
     finally:
         torch.set_num_threads(n_threads)
 
 
-def _shortest(action: Callable[[], None], n: int, is_here: bool) -> float:
+def _shortest(action: Callable[[], object], n: int, is_here: bool) -> float:
     """Seconds; the first ones have threads to start and caches to fill. `is_here`: of this thread, not of others."""
     clock, times = time.thread_time if is_here else time.perf_counter, []
     for _ in range(n):

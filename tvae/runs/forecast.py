@@ -13,7 +13,7 @@ from tvae.config.schema import Config
 from tvae.data.dataset import Dataset
 from tvae.data.picture import Picture, in_units, size_of
 from tvae.data.sets.image import ImageConfig
-from tvae.restoration.cost import ENDING, e_step_seconds, seconds_by_states, stages
+from tvae.restoration.cost import ENDING, epoch_seconds, seconds_by_states, slowness, stages
 from tvae.restoration.memory import bytes_needed
 from tvae.restoration.posterior_mean import Restored
 from tvae.runs.callbacks.progress import as_time
@@ -28,12 +28,12 @@ def opening(config: Config, fit: Fit, dataset: Dataset) -> str:
     if picture is None or not isinstance(options, ImageConfig):
         what = f"{options.name}: {fit.points.n_points} data points of {dataset.source.n_values} values"
         patches = ""
-        seconds = _training_seconds(fit)
+        seconds = (fit.n_epochs - fit.epoch) * epoch_seconds(fit)
     else:
         noise = in_units(picture.noise, picture.image)
         what = f"{config.image or options.name}: {_shown(picture)}, noise about {noise}"
         patches = f"patches of {options.patch_size}x{options.patch_size}, "
-        seconds = _training_seconds(fit) + _restoration_seconds(config, fit, picture)
+        seconds = (fit.n_epochs - fit.epoch) * epoch_seconds(fit) + _restoration_seconds(config, fit, picture)
     epochs = f"{fit.n_epochs} epochs" if fit.epoch == 0 else f"{fit.n_epochs - fit.epoch} of {fit.n_epochs} epochs left"
     model = f"{patches}{fit.model.n_latents} latents, {epochs}"
     memory = bytes_needed(config, dataset, has_states=True) / 2**30
@@ -46,16 +46,14 @@ def _shown(picture: Picture) -> str:
     return f"{size_of(picture.image)}{colours}, {missing:.3g} % missing"
 
 
-def _training_seconds(fit: Fit) -> float:
-    """The rest of a visit takes about as long as its E-step."""
-    n_visits = (fit.n_epochs - fit.epoch) * fit.n_batches * math.ceil(fit.batch_size / fit.team.size)
-    return 2 * e_step_seconds(fit) * n_visits
-
-
 def _restoration_seconds(config: Config, fit: Fit, picture: Picture) -> float:
     """Of looks at the picture now and then, and of its restoration at the end."""
     n_looks = math.ceil((fit.n_epochs - fit.epoch) / config.restore_every)
-    return n_looks * seconds_by_states(config, fit, picture) + sum(stages(config, fit, picture).values()) + ENDING
+    return (
+        n_looks * seconds_by_states(config, fit, picture)
+        + sum(stages(config, fit, picture).values())
+        + slowness() * ENDING
+    )
 
 
 def closing(config: Config, picture: Picture, restored: Restored, metrics: dict[str, Any], path: Path) -> str:
