@@ -180,7 +180,8 @@ fuzz: $(VENV)/.installed-dev  ## hostile options, files, runs and checkpoints fo
 scaling: $(VENV)/.installed  ## two processes against one; writes outputs/scaling
 	$(BIN)/python -m scripts.bench.scaling
 
-bench: $(VENV)/.installed  ## seconds per epoch at the paper's settings, and memory; writes outputs/bench
+bench: $(VENV)/.installed-peers  ## seconds of a restoration beside BM3D, and of an epoch at the paper's settings; writes outputs/bench
+	$(BIN)/python -m scripts.bench.restoring
 	$(BIN)/python -m scripts.bench.training
 
 # The platform of the wheel: a tag in hatch_build.py, by default this machine's.

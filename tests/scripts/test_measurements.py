@@ -7,7 +7,7 @@ import time
 import pytest
 import torch
 
-from scripts.bench import runtime, scaling, training, visits
+from scripts.bench import restoring, runtime, scaling, training, visits
 from scripts.bench.training import Spread, busy_neighbour, by_turns, ratios
 from tvae.inference.states import codes
 
@@ -143,3 +143,40 @@ def test_parts_of_a_visit_are_timed_and_left_as_they_were(tmp_path):
     spent.clear()
     visits.seconds_of(visits.backend_visit(fit), batches, 1)
     assert spent == {}
+
+
+def test_restorations_take_turns_with_bm3d(monkeypatch, tmp_path, capsys):
+    """Seconds made up: a call on two threads 2, on one 3, a command 5, BM3D 1, and all twice that beside others."""
+    made = {"2 threads": 2.0, "1 thread": 3.0, "command": 5.0, restoring.BM3D: 1.0}
+
+    def variants(noisy, efforts, folder):
+        assert noisy.shape == (40, 40)
+        found = {restoring.BM3D: lambda: made[restoring.BM3D]}
+        for name in ("2 threads", "1 thread", "command"):
+            found[f"{efforts[0]}, {name}"] = lambda name=name: made[name]
+        return found | {f"{restoring.BUSY}{name}": lambda work=work: 2 * work() for name, work in found.items()}
+
+    monkeypatch.setattr(restoring, "variants", variants)
+    monkeypatch.setattr(restoring.tvae, "denoise", lambda noisy, effort: noisy)
+    restoring.main(["--side", "40", "--efforts", "fast", "--out", str(tmp_path), "--rounds", "2"])
+    lines = capsys.readouterr().out.splitlines()
+    assert "| fast, 1 thread | 3.00 (3.00..3.00) | 3.0 (3.0..3.0) |  |" in lines
+    assert "| beside busy processes: fast, command | 10.00 (10.00..10.00) | 5.0 (5.0..5.0) | 2.0 (2.0..2.0) |" in lines
+    assert (tmp_path / "restoring.json").exists()
+
+
+def test_what_is_timed_of_a_restoration(monkeypatch, tmp_path):
+    monkeypatch.setattr(restoring, "n_cores", lambda: 2)
+    monkeypatch.setattr(restoring, "bm3d", lambda noisy, sigma: noisy)
+    called = []
+    monkeypatch.setattr(restoring.tvae, "denoise", lambda noisy, **options: called.append(options))
+    noisy = restoring.noisy_picture(48)
+    assert noisy.std() > restoring.SIGMA
+    found = restoring.variants(noisy, ["fast"], tmp_path)
+    assert list(found)[:4] == ["BM3D", "fast, call, 1 thread", "fast, call, 2 threads", "fast, command"]
+    assert [name for name in found if name.startswith(restoring.BUSY)] == [
+        f"{restoring.BUSY}{name}" for name in ("BM3D", "fast, call, 1 thread", "fast, call, 2 threads")
+    ]
+    assert found["fast, call, 2 threads"]() >= 0
+    assert found[f"{restoring.BUSY}fast, call, 1 thread"]() >= 0
+    assert called == [{"effort": "fast", "threads": 2}, {"effort": "fast", "threads": 1}]

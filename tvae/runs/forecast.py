@@ -48,7 +48,8 @@ def _shown(picture: Picture) -> str:
 
 def _restoration_seconds(config: Config, fit: Fit, picture: Picture) -> float:
     """Of looks at the picture now and then, and of its restoration at the end."""
-    n_looks = math.ceil((fit.n_epochs - fit.epoch) / config.restore_every)
+    is_looked_at = picture.clean is not None or config.task == "train"
+    n_looks = math.ceil((fit.n_epochs - fit.epoch) / config.restore_every) if is_looked_at else 0
     return (
         n_looks * seconds_by_states(config, fit, picture)
         + sum(stages(config, fit, picture).values())

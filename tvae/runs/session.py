@@ -208,11 +208,12 @@ class Session:
             kept.clear()
 
     def _look(self) -> Restored | None:
-        """The picture as of now, where its quality is recorded."""
-        if self.path is None or self.dataset.picture is None:
+        """The picture as of now, where its quality is recorded; in training, also to be looked at on TensorBoard."""
+        picture = self.dataset.picture
+        if self.path is None or picture is None or (picture.clean is None and self.config.task != "train"):
             return None
-        seen = restore_by_states(self.fit, self.dataset.picture, self.config, 0, Bands(self.ranks))
-        return take_back(self.dataset.picture, seen)
+        seen = restore_by_states(self.fit, picture, self.config, 0, Bands(self.ranks))
+        return take_back(picture, seen)
 
     def _is_due(self, cadence: Cadence) -> bool:
         return self.path is not None and cadence.saves_within_epoch()
