@@ -65,6 +65,12 @@ def cache_dir() -> Path:
     return Path(os.environ.get("TVAE_CACHE_DIR") or pooch.os_cache("tvae")).expanduser()
 
 
+def speed_key() -> str:
+    """Name of what decides how fast the kernel is: its sources and the processor, and whether there is one."""
+    parts = [build.version(), _processor(), str(is_available())]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
 def _prebuilt() -> Iterator[Path]:
     """Kernels that came with the package for this kind of machine, the fastest that the processor can run first."""
     has_avx2 = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")

@@ -34,7 +34,6 @@ template <class T> class SlabPoint {
   std::vector<SparseState> population;
   Array<T> factor, solution;  // of M = I + U^T U / sigma2: its Cholesky factor, and L^-1 c
   CellPrior<T> prior;
-  const T *logit;
   double rest, square;
   int64_t n_observed;
   std::vector<int32_t> place;  // of the values that are observed
@@ -77,7 +76,7 @@ public:
     for (int i = 0; i < k; ++i) {
       const int h = state.on[i];
       const T *p = &projections[slot[h] * shared.width];
-      log_prior += logit[h];
+      log_prior += prior.logit(h);
       distance -= 2 * double(p[0]);
       for (int64_t a = 0; a < r; ++a) y[i * r + a] = p[1 + a];
       for (int j = 0; j < k; ++j) {
@@ -153,7 +152,7 @@ public:
       for (int64_t c = (k + 1) / W * W; c < n_columns; c += W) vec(y + c) -= f * vec(own + c);
     }
     log_det += std::log(product);
-    return state.log_joint = rest + logit[h] - 0.5 * ((square - 2 * double(p[0]) + g[0]) * inverse - inside + log_det +
+    return state.log_joint = rest + prior.logit(h) - 0.5 * ((square - 2 * double(p[0]) + g[0]) * inverse - inside + log_det +
                                                       n_observed * std::log(2 * M_PI * task.sigma2));
   }
   Array<T> upper;  // triangle of M, and what is left of c
@@ -217,7 +216,7 @@ public:
         inside += w * w / m;
         log_det += std::log(m);
       }
-      order.push_back({logit[h] - 0.5 * ((own[0] - 2 * v[0]) * inverse - inside + log_det), h});
+      order.push_back({prior.logit(h) - 0.5 * ((own[0] - 2 * v[0]) * inverse - inside + log_det), h});
     }
     const size_t n = std::min<size_t>(task.n_children, order.size());
     std::partial_sort(order.begin(), order.begin() + n, order.end(), [](auto &a, auto &b) { return a.first > b.first; });
@@ -253,7 +252,7 @@ public:
     observed = task.observed ? task.observed + n * D : nullptr;
     const int64_t cell = task.cell ? task.cell[n] : 0;
     prior.enter(task, cell);
-    logit = prior.logit.data(), rest = prior.rest;
+    rest = prior.rest;
     if (observed && std::all_of(observed, observed + D, [](uint8_t is_known) { return is_known; })) observed = nullptr;
     square = 0, n_observed = 0, place.clear();
     for (int64_t d = 0; d < D; ++d) {
@@ -316,7 +315,7 @@ public:
       const SparseState &state = population[s];
       for (int i = 0; i < state.k; ++i) out[s * n_bytes + state.on[i] / 8] |= 1 << (state.on[i] % 8);
       double log_prior = rest;
-      for (int i = 0; i < state.k; ++i) log_prior += logit[state.on[i]];
+      for (int i = 0; i < state.k; ++i) log_prior += prior.logit(state.on[i]);
       task.log_joint[n * S + s] = state.log_joint, task.log_prior[n * S + s] = log_prior;
     }
     if (!first && !task.mean) return;

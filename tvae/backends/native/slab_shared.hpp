@@ -166,27 +166,36 @@ template <class T> struct SlabShared {
 };
 
 // The prior of a cell: log p(z) = rest + the logits of the latents that are on; those that are tried.
-template <class T> struct CellPrior {
+template <class T> class CellPrior {
+  const T *pi;
+  std::vector<double> logits;  // those that were asked for, the others NaN: most latents are not used in a cell
+
+public:
   int64_t cell = -1;
-  Array<T> logit;
   double rest = 0;
   std::vector<int32_t> candidates;  // of highest prior, in increasing order
 
   void enter(const SlabTask &task, int64_t next) {
     if (next == cell) return;
+    constexpr int64_t AT_ONCE = 32;  // factors of at least 1e-6 each
     const int64_t H = task.n_latents, n = task.n_generations > 0 ? std::min(task.n_candidates, H) : 0;
-    const T *pi = static_cast<const T *>(task.pi) + next * H;
-    cell = next, rest = 0, logit.resize(H), candidates.resize(H);
-    for (int64_t h = 0; h < H; ++h) {
-      const double off = std::log1p(-double(pi[h]));
-      logit[h] = T(std::log(double(pi[h])) - off), rest += off, candidates[h] = h;
+    pi = static_cast<const T *>(task.pi) + next * H;
+    cell = next, rest = 0, logits.assign(H, NAN), candidates.resize(H);
+    for (int64_t first = 0; first < H; first += AT_ONCE) {
+      double all_off = 1;
+      for (int64_t h = first; h < std::min(first + AT_ONCE, H); ++h) all_off *= 1 - double(pi[h]), candidates[h] = h;
+      rest += std::log(all_off);
     }
     if (0 < n && n < H) {
       std::nth_element(candidates.begin(), candidates.begin() + n, candidates.end(),
-                       [=](int a, int b) { return pi[a] != pi[b] ? pi[a] > pi[b] : a < b; });
+                       [this](int a, int b) { return pi[a] != pi[b] ? pi[a] > pi[b] : a < b; });
       std::sort(candidates.begin(), candidates.begin() + n);
     }
     candidates.resize(n);
+  }
+  double logit(int64_t h) {
+    if (std::isnan(logits[h])) logits[h] = std::log(double(pi[h]) / (1 - double(pi[h])));
+    return logits[h];
   }
 };
 

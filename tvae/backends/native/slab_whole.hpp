@@ -146,14 +146,14 @@ private:
   static bool fitter(const SparseState &a, const SparseState &b) { return a.log_joint > b.log_joint; }
 
   // log N(v; w_h, sigma2 I + U_h U_h^T) + the logit, up to what does not depend on h; of v its products with V_h.
-  double weigh(int h, const T *v) const {
+  double weigh(int h, const T *v) {
     const T *own = &shared.own[h * width], *m = &shared.inverse[h * width];
     Vec<T> inside = {};
     for (int64_t i = 0; i < width; i += WIDTH<T>) {
       const Vec<T> t = vec(v + i) - vec(own + i);
       inside += t * t * vec(m + i);
     }
-    return prior.logit[h] - 0.5 * ((double(own[0]) - 2 * double(v[0])) * inverse -
+    return prior.logit(h) - 0.5 * ((double(own[0]) - 2 * double(v[0])) * inverse -
                              double(sum_of<T>(inside)) * inverse * inverse + shared.log_det[h]);
   }
   void weigh_single() {
@@ -176,7 +176,7 @@ private:
     const SlabFactor &factor = factor_of(state);
     double distance = factor.constant, log_prior = 0;
     for (int i = 0; i < state.k; ++i) {
-      log_prior += prior.logit[state.on[i]];
+      log_prior += prior.logit(state.on[i]);
       distance -= 2 * double(projections[slot[state.on[i]] * width]);
     }
     solve(factor);
@@ -395,7 +395,7 @@ private:
       double log_prior = prior.rest;
       for (int i = 0; i < state.k; ++i) {
         out[s * n_bytes + state.on[i] / 8] |= 1 << (state.on[i] % 8);
-        log_prior += prior.logit[state.on[i]];
+        log_prior += prior.logit(state.on[i]);
       }
       task.log_joint[n * S + s] = state.log_joint, task.log_prior[n * S + s] = log_prior;
     }
