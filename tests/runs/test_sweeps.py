@@ -65,17 +65,17 @@ def test_a_sweep_is_named_by_what_varies_and_ends_with_a_table(command):
     assert code == 1
     (folder,) = Path("outputs/train").iterdir()
     assert folder.name == "sweep,batch_size=16,dataset.n_points=60,dataset=bars,epochs=3,lr=constant,states.n_states=16"
-    assert statuses(folder) == {"lr.max=0.0001": "finished", "lr.max=1e30": "failed", "lr.max=0.02": "finished"}
-    for place, name in enumerate(("lr.max=0.0001", "lr.max=1e30", "lr.max=0.02"), 1):
+    assert statuses(folder) == {"lr.max=0.0001": "finished", "lr.max=1e+30": "failed", "lr.max=0.02": "finished"}
+    for place, name in enumerate(("lr.max=0.0001", "lr.max=1e+30", "lr.max=0.02"), 1):
         assert f"[{place}/3] {name}" in printed
     rows = list(csv.DictReader((folder / "results.csv").read_text().splitlines()))
-    assert [row["lr.max"] for row in rows] == ["0.02", "0.0001", "1e30"], "the highest ELBO first, failed ones last"
+    assert [row["lr.max"] for row in rows] == ["0.02", "0.0001", "1e+30"], "the highest ELBO first, failed ones last"
     assert [row["status"] for row in rows] == ["finished", "finished", "failed"]
     assert next(iter(rows[0])) == "lr.max"
     assert not {"epochs=3", "lr", "dataset"} & set(rows[0]), "what is the same for all"
     assert float(rows[0]["elbo"]) == metrics(folder / "lr.max=0.02")["elbo"]
     table = printed[printed.index("lr.max  status") :].splitlines()
-    assert [line.split()[0] for line in table[1:4]] == ["0.02", "0.0001", "1e30"]
+    assert [line.split()[0] for line in table[1:4]] == ["0.02", "0.0001", "1e+30"]
 
 
 def test_a_sweep_that_grows_resumes_what_is_there(command):

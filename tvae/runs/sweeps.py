@@ -117,12 +117,15 @@ def note_job(path: Path) -> None:
 
 
 def tell_sweep(jobs: Path) -> None:
-    """Log the table of a sweep whose jobs are noted in a file, and write it as CSV; nothing for fewer than two jobs."""
+    """Log the table of a sweep whose jobs are noted in a file, and write it as CSV.
+
+    Nothing for fewer than two jobs, or where none has left results.
+    """
     if not jobs.is_file():
         return
     lines = [json.loads(line) for line in jobs.read_text(encoding="utf-8", errors="surrogateescape").splitlines()]
     found = {line["path"]: Job(Path(line["path"]), line["options"]) for line in lines}
-    if len(found) < 2:
+    if len(found) < 2 or not any(read_metrics(job.path) for job in found.values()):
         return
     rows = table_of([*found.values()])
     folders = {job.path.parent for job in found.values()}
