@@ -60,7 +60,7 @@ class SlabSize:
 
 
 SLAB_SIZES = (SlabSize(8, 6, 200, 16), SlabSize(8, 6, 200, 12), SlabSize(12, 6, 150, 8))  # below 20, 35, above
-SLAB_EPOCHS = {"train": 30, "fast": 8, "default": 12, "best": 16}
+SLAB_EPOCHS = {"train": 25, "fast": 8, "default": 12, "best": 16}
 SLAB_STRIDE = {"train": 1, "fast": 2, "default": 1, "best": 1}  # between the patches trained on; all are restored
 N_THINNED = 15_000  # patches; of fewer all are trained on
 SLAB_CANDIDATES = 40
