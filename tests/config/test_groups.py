@@ -176,6 +176,6 @@ def test_open_options_are_null_and_have_a_value_where_no_recipe_is():
     of_model = {f.name: f.default for f in fields(ModelConfig) if f.metadata.get("is_open")}
     assert of_model == {
         "prior": "bernoulli", "likelihood": "gaussian", "slab": 0, "sigma2": 0.01, "solver": "adam", "impute": True,
-        "fixed_sigma2": False,
+        "fixed_sigma2": False, "capped_sigma2": False,
     }  # fmt: skip
     assert all(model[name] is None for name in of_model)

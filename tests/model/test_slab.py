@@ -13,9 +13,11 @@ from tvae.inference.streams import Stream
 from tvae.model.decoder import Mlp
 from tvae.model.likelihood import Gaussian
 from tvae.model.packed import UNPACKED, pack
+from tvae.model.parts import Start
 from tvae.model.prior import Bernoulli
 from tvae.model.slab import Slab
-from tvae.model.vae import Model, log_likelihood
+from tvae.model.units import Units
+from tvae.model.vae import Model, ModelConfig, log_likelihood
 from tvae.training.backend import Minibatch, visit_by
 from tvae.training.m_step import Totals, update_closed_forms
 
@@ -337,3 +339,14 @@ def test_too_many_latents_on_are_refused():
     model, x, _, _ = sample_of_kernel(0.0)
     with pytest.raises(ValueError, match="more than 8"):
         native.e_step(model, SEARCH, x[:1], pack(torch.ones(1, 1, 12)), None)
+
+
+def test_a_capped_noise_variance_stays_below_its_start():
+    """Structure that no direction explains does not count as noise."""
+    options = ModelConfig(n_latents=2, slab=1, sigma2=0.5, capped_sigma2=True)
+    likelihood = Slab.start(Start(options, 10, 4, 1.0, Units(), rng(), None))
+    sums = {"n_on": torch.zeros(2), "n_together": torch.zeros(2), "spread": torch.zeros(2, 4, 4)}
+    for error, wanted in ((9.0, 0.5), (1.0, 0.1)):
+        totals = sums | {"error": torch.tensor(error), "n_observed": torch.tensor(10.0)}
+        likelihood.update({name: value.double() for name, value in totals.items()})
+        assert likelihood.sigma2.item() == pytest.approx(wanted)

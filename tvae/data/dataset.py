@@ -221,7 +221,7 @@ def with_paper_model(config: DataConfigT, n_latents: int, **of_model: Any) -> Da
         config,
         model=fill(
             model, n_latents=n_latents, likelihood="gaussian", prior="bernoulli", slab=int(is_slab),
-            solver="exact" if solves else "adam", fixed_sigma2=False, **of_model,
+            solver="exact" if solves else "adam", fixed_sigma2=False, capped_sigma2=False, **of_model,
         ),
         states=fill(config.states, n_states=64),
         ea=fill(ea, most_on=2) if ea.mutation == "residual" else ea,

@@ -92,12 +92,19 @@ class Gaussian(Likelihood):
         super().__init__()
         self.register_buffer("sigma2", sigma2.clamp(min=SIGMA2_MIN))
         self.is_fixed = False  # sigma2 is known
+        self.sigma2_max = math.inf
 
     @classmethod
     def start(cls, start: Start) -> Gaussian:
         found = cls(cls.sigma2_at_start(start))
-        found.is_fixed = start.options.fixed_sigma2
+        found.limit(start)
         return found
+
+    def limit(self, start: Start) -> None:
+        """Set what the options say of sigma2 during training."""
+        self.is_fixed = bool(start.options.fixed_sigma2)
+        if start.options.capped_sigma2:
+            self.sigma2_max = self.sigma2.item()
 
     @staticmethod
     def sigma2_at_start(start: Start) -> Tensor:
@@ -124,7 +131,7 @@ class Gaussian(Likelihood):
     @torch.no_grad()
     def update(self, sums: dict[str, Tensor]) -> None:
         if not self.is_fixed:
-            self.sigma2.copy_((sums["error"] / sums["n_observed"]).clamp(min=SIGMA2_MIN))  # Eq. (5)
+            self.sigma2.copy_((sums["error"] / sums["n_observed"]).clamp(SIGMA2_MIN, self.sigma2_max))  # Eq. (5)
 
     def sample(self, mu: Tensor, rng: torch.Generator, z: Tensor | None = None) -> Tensor:
         return mu + self.sigma2.sqrt() * standard_normal(mu, rng)

@@ -60,7 +60,7 @@ class Slab(Gaussian):
         options = start.options
         shape = options.n_latents, options.slab, start.n_outputs
         found = cls(cls.sigma2_at_start(start), torch.zeros(shape, dtype=torch.float64))
-        found.is_fixed = options.fixed_sigma2
+        found.limit(start)
         return found
 
     def coefficients(self, residual: Tensor, z: Tensor, observed: Tensor | None) -> Coefficients:

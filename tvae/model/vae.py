@@ -55,6 +55,10 @@ class ModelConfig:
     fixed_sigma2: Open[bool] = option(
         False, "the noise variance stays as it is at the start; null: where `sigma` is given", is_open=True
     )
+    capped_sigma2: Open[bool] = option(
+        False, "the noise variance is never above that of the start; null: of slabs, where that was estimated",
+        is_open=True,
+    )  # fmt: skip
     variances: Optional[list[float]] = option(
         None, "likelihood=known_variance: noise variance of each value of a data point, in the data's units", gt=0
     )

@@ -59,8 +59,8 @@ class SlabSize:
     rank: int
 
 
-SLAB_SIZES = (SlabSize(8, 6, 200, 16), SlabSize(8, 6, 200, 12), SlabSize(10, 6, 150, 8))  # below 20, 35, above
-SLAB_EPOCHS = {"train": 30, "fast": 8, "default": 12, "best": 16}
+SLAB_SIZES = (SlabSize(8, 6, 200, 16), SlabSize(8, 6, 200, 12), SlabSize(12, 6, 150, 8))  # below 20, 35, above
+SLAB_EPOCHS = {"train": 25, "fast": 8, "default": 12, "best": 16}
 SLAB_STRIDE = {"train": 1, "fast": 2, "default": 1, "best": 1}  # between the patches trained on; all are restored
 N_THINNED = 15_000  # patches; of fewer all are trained on
 SLAB_CANDIDATES = 40
@@ -162,7 +162,8 @@ class ImageConfig(DatasetConfig):
             dataset=replace(self, patch_size=patch_size, train_stride=train_stride),
             model=fill(
                 replace(model, n_latents=n_latents), likelihood="slab", slab=rank, prior="local", solver="exact",
-                hidden=[], sigma2=sigma**2, fixed_sigma2=config.sigma is not None, impute=False,
+                hidden=[], sigma2=sigma**2, fixed_sigma2=config.sigma is not None,
+                capped_sigma2=model.sigma2 is None and not is_exact, impute=False,
             ),
             states=fill(config.states, n_states=min(8, n_latents)),
             ea=fill(

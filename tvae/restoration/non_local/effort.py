@@ -10,7 +10,7 @@ class Refinement:
     """How much is done."""
 
     local: tuple[tuple[int, int], ...] = ((5, 45), (6, 60), (8, 90))  # patch size and group size, averaged
-    is_repeated: bool = False  # local groups once more, found on the picture that they gave
+    is_repeated: bool = True  # local groups once more, with the picture that they gave as their pilot
     step: int = 3  # pixels between the patches that groups are formed around
     radius: int = 15  # pixels: how far away alike patches are looked for
     n_fill_passes: int = 8  # of filling from local groups, each on the result of the one before
@@ -18,7 +18,7 @@ class Refinement:
 
 
 REFINEMENTS = {
-    "fast": Refinement(local=((6, 60),), n_fill_passes=2, fill=((5, 30),)),
+    "fast": Refinement(local=((6, 60),), is_repeated=False, n_fill_passes=2, fill=((5, 30),)),
     "default": Refinement(),
-    "best": Refinement(is_repeated=True, step=2, n_fill_passes=16),
+    "best": Refinement(step=2, radius=21, n_fill_passes=16),
 }

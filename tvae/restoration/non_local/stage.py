@@ -86,12 +86,10 @@ def refine_pilot(y: Tensor, pilot: Tensor, sigma: float, plan: Refinement, n_pag
 
     found = torch.zeros(2, *y.shape, dtype=torch.float64)
     bands.fill("local", found, n_pages, of_band)
-    found[1].clamp_(min=LEAST**2 * sigma2)
     if plan.is_repeated:
-        pilot = (found[0].float() + pilot) / 2
-        again = torch.zeros_like(found)
-        bands.fill("again", again, n_pages, of_band)
-        found[0] = (found[0] + again[0]) / 2
+        pilot, found = found[0].float(), torch.zeros_like(found)
+        bands.fill("again", found, n_pages, of_band)
+    found[1].clamp_(min=LEAST**2 * sigma2)
     return found
 
 
