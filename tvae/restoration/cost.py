@@ -20,6 +20,7 @@ from tvae.data.sets.image import ImageConfig
 from tvae.inference.streams import Stream, generator
 from tvae.restoration.non_local.block_matching import similar_patches
 from tvae.restoration.non_local.effort import REFINEMENTS, Refinement
+from tvae.restoration.non_local.filling import n_passes
 from tvae.restoration.non_local.nl_ridge import refine
 from tvae.restoration.non_local.stage import LARGER_GROUPS, MUCH_NOISE, SIDE_MIN
 from tvae.training.trainer import Fit
@@ -57,7 +58,7 @@ def stages(config: Config, fit: Fit, picture: Picture) -> dict[str, float]:
         return seconds
     plan, seen = REFINEMENTS[config.effort], picture.seen
     is_whole = seen.is_nearly_whole(bool(config.keep_known))
-    work = _denoising(plan, seen) if is_whole else _filling(plan, seen)
+    work = _denoising(plan, seen) if is_whole else _filling(plan, seen, bool(config.keep_known))
     n_at_work = fit.team.size * (1 + THREADS_GAIN * (n_threads_for(WORTH_THREADS + 1) - 1))
     return seconds | {stage: slowness() * each / n_at_work for stage, each in work.items()}
 
@@ -77,11 +78,11 @@ def _denoising(plan: Refinement, picture: Picture) -> dict[str, float]:
     return {"local": seconds, "again": seconds} if plan.is_repeated else {"local": seconds}
 
 
-def _filling(plan: Refinement, picture: Picture) -> dict[str, float]:
+def _filling(plan: Refinement, picture: Picture, is_exact: bool) -> dict[str, float]:
     height, width, n_channels = picture.noisy.shape
     each = (FILLED + BY_VOLUME * n_similar**2 * side**2 * n_channels for side, n_similar in plan.fill)
     seconds = height * width / plan.step**2 * sum(each)
-    return {f"filled {i}": seconds for i in range(plan.n_fill_passes)}
+    return {f"filled {i}": seconds for i in range(n_passes(plan, is_exact))}
 
 
 def e_step_seconds(fit: Fit) -> float:
