@@ -10,7 +10,7 @@ from tvae.config.recipe import complete
 from tvae.data.dataset import EFFORTS
 from tvae.data.named import camera
 from tvae.data.picture import add_noise
-from tvae.data.sets.image import N_PER_LATENT, SLAB_EPOCHS, SLAB_SIZES
+from tvae.data.sets.image import FILLED_CANDIDATES, N_PER_LATENT, SIGMA_OF_KNOWN, SLAB_EPOCHS, SLAB_SIZES
 from tvae.errors import UserError
 from tvae.io.image_file import write_image
 from tvae.restoration.non_local.effort import REFINEMENTS
@@ -45,6 +45,20 @@ def test_pictures_get_a_slab_model_of_a_size_by_their_noise(noise, size):
         assert (config.dataset.patch_size, model.n_latents) == (size.patch_size, size.n_latents)
         assert (model.slab, config.epochs) == (size.rank, SLAB_EPOCHS[kind])
         assert model.sigma2**0.5 == pytest.approx(noise, rel=0.05)
+
+
+def test_incomplete_pictures_get_a_slab_model():
+    """Of exact pixels one latent at a time; where known pixels are denoised, that of their noise."""
+    exact = completed("dataset=camera", "missing=0.5", "task=inpaint")
+    assert exact.keep_known
+    assert (exact.model.likelihood, exact.ea.most_on, exact.ea.n_candidates) == ("slab", 1, FILLED_CANDIDATES)
+    assert exact.model.sigma2**0.5 == pytest.approx(SIGMA_OF_KNOWN)
+    noisy = completed("dataset=camera", "missing=0.5", "noise=50", "task=inpaint")
+    assert not noisy.keep_known
+    assert (noisy.model.likelihood, noisy.ea.most_on) == ("slab", 2)
+    assert (noisy.dataset.patch_size, noisy.model.slab) == (SLAB_SIZES[2].patch_size, SLAB_SIZES[2].rank)
+    assert noisy.model.sigma2**0.5 == pytest.approx(50, rel=0.1)
+    assert completed("dataset=camera", "missing=0.5", "task=inpaint", "ea.most_on=2").ea.most_on == 2
 
 
 @pytest.mark.parametrize(("side", "train_stride"), [(40, 1), (200, 1), (600, 2)])

@@ -26,6 +26,7 @@ from tvae.io.atomic import write_atomically
 from tvae.model.local_prior import Local
 from tvae.model.slab import Slab
 from tvae.restoration.non_local.effort import REFINEMENTS, Refinement
+from tvae.restoration.non_local.filling import n_passes
 from tvae.restoration.non_local.local_groups import refine_locally
 from tvae.restoration.non_local.stage import LARGER_GROUPS, MUCH_NOISE, SIDE_MIN
 from tvae.training.trainer import Fit
@@ -65,7 +66,7 @@ def stages(config: Config, fit: Fit, picture: Picture) -> dict[str, float]:
         return seconds
     plan, seen = REFINEMENTS[config.effort], picture.seen
     is_whole = seen.is_nearly_whole(bool(config.keep_known))
-    work = _denoising(plan, seen) if is_whole else _filling(plan, seen)
+    work = _denoising(plan, seen) if is_whole else _filling(plan, seen, bool(config.keep_known))
     return seconds | {stage: slowness() * each / n_at_work(fit) for stage, each in work.items()}
 
 
@@ -114,11 +115,11 @@ def _denoising(plan: Refinement, picture: Picture) -> dict[str, float]:
     return {"local": seconds, "again": seconds} if plan.is_repeated else {"local": seconds}
 
 
-def _filling(plan: Refinement, picture: Picture) -> dict[str, float]:
+def _filling(plan: Refinement, picture: Picture, is_exact: bool) -> dict[str, float]:
     height, width, n_channels = picture.noisy.shape
     each = (FILLED + BY_VOLUME * n_similar**2 * side**2 * n_channels for side, n_similar in plan.fill)
     seconds = height * width / plan.step**2 * sum(each)
-    return {f"filled {i}": seconds for i in range(plan.n_fill_passes)}
+    return {f"filled {i}": seconds for i in range(n_passes(plan, is_exact))}
 
 
 def e_step_seconds(fit: Fit) -> float:

@@ -66,7 +66,8 @@ N_THINNED = 15_000  # patches; of fewer all are trained on
 SLAB_CANDIDATES = 40
 # Pictures whose known pixels are exact (docs/quality.md). Directions of different latents are told apart by what is
 # known of a patch, which is little: one latent is on.
-FILLED_SIZE = SlabSize(8, 6, 200, 16)
+FILLED_SIZE = SlabSize(10, 6, 200, 16)
+FILLED_EPOCHS = {"train": 12, "fast": 3, "default": 5, "best": 8}
 FILLED_CANDIDATES = 10
 SIGMA_OF_KNOWN = 2.0  # grey levels of 0..255
 SLAB_BATCH = 65_536  # the M-step is exact, once an epoch: minibatches only divide the work
@@ -173,7 +174,7 @@ class ImageConfig(DatasetConfig):
             ),
             lr=fill(config.lr, max=0.005),
             batch_size=config.batch_size or SLAB_BATCH,
-            epochs=config.epochs or SLAB_EPOCHS[kind],
+            epochs=config.epochs or (FILLED_EPOCHS if is_exact else SLAB_EPOCHS)[kind],
             keep_known=keeps_known,
         )  # fmt: skip
 

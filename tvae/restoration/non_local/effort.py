@@ -14,6 +14,7 @@ class Refinement:
     step: int = 3  # pixels between the patches that groups are formed around
     radius: int = 15  # pixels: how far away alike patches are looked for
     n_fill_passes: int = 8  # of filling from local groups, each on the result of the one before
+    n_noisy_passes: int = 2  # the same where known pixels are noisy
     fill: tuple[tuple[int, int], ...] = ((5, 30), (6, 60))  # patch size and group size of a pass, averaged
 
 

@@ -30,10 +30,15 @@ def fill_pixels(
         return total / len(plan.fill)
 
     found = torch.zeros(2, *y.shape, dtype=torch.float64)
-    for i in range(plan.n_fill_passes):
+    for i in range(n_passes(plan, sigma == 0)):
         if i > 0:
             pilot = found[0].to(y.dtype)
         if sigma == 0:
             pilot = torch.where(known, y, pilot)
         bands.fill(f"filled {i}", found, n_pages, of_band)
     return found
+
+
+def n_passes(plan: Refinement, is_exact: bool) -> int:
+    """How many there are, where known values are exact or noisy."""
+    return plan.n_fill_passes if is_exact else plan.n_noisy_passes
