@@ -114,6 +114,7 @@ def judge(picture: Picture, kind: str, fills_outliers: bool = False) -> tuple[No
     if trial is None or blocks is None:
         return None
     line, even = blocks.line(), evenness(trial.pixels, usable)
+    line = replace(line, offset=line.offset - step**2 / 12)  # without what dithering adds
     found = [trial.fit("white", "gaussian", max(rough, 1e-3 * step))]
     contrast = float(np.ptp(np.quantile(trial.pixels[known], CONTRAST)))
     least = max((STEPS_MIN if contrast > FINE * step else ROUNDING) * step, LEVEL_MIN * contrast)
@@ -181,17 +182,13 @@ def _candidates(
 
 
 def _photon_counts(trial: Trial, line: Line) -> Candidate:
-    """The line or the one through the origin; its gain is the one that leaves noise of deviation one."""
+    """The line or the one through the origin."""
     through_zero = replace(line, gain=float(np.median(line.variance / line.mean.clip(min=1e-9))), offset=0.0)
     lines = [each for each in (line, through_zero) if each is line or line.mean.min() > 0]
     tries = [
         trial.fit("photon counts", "poisson_gaussian", 1.0, Anscombe(each.gain, each.offset), each) for each in lines
     ]
-    best = max(tries, key=lambda each: each.nats)
-    assert best.line is not None
-    scale = best.sigma**2
-    now = replace(best.line, gain=best.line.gain * scale, offset=best.line.offset * scale)
-    return best._replace(sigma=1.0, step=Anscombe(now.gain, now.offset), line=now)
+    return max(tries, key=lambda each: each.nats)._replace(sigma=1.0)  # what a small model leaves is more
 
 
 def _normalised(table: np.ndarray) -> np.ndarray:
