@@ -1,4 +1,4 @@
-"""The figure shows what the diagnosis found."""
+"""The figure shows what the choice found."""
 
 import numpy as np
 import pytest
