@@ -6,7 +6,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-slow lint types amortised bars natural natural-h table1 table2 table-n2v inpainting pictures pictures-colour noise harmless peers \
+.PHONY: help demo test test-slow lint types amortised bars natural natural-h table1 table2 table-n2v inpainting pictures pictures-colour noise real harmless peers \
 	runtime paper record report chaos fuzz scaling bench wheel clean
 
 help:  ## list the targets
@@ -139,6 +139,9 @@ pictures-colour:  ## 12 pictures in colour beside CBM3D; HALF=, EFFORT=, NOISE= 
 noise: $(VENV)/.installed-peers  ## photon counts, correlated noise, outliers: told what they are, and restored; half an hour and more
 	$(BIN)/python -m scripts.pictures.noise trials
 	$(BIN)/python -m scripts.pictures.noise table --half $(HALF) --effort $(EFFORT)
+
+real: $(VENV)/.installed  ## microscopy frames and photographs with real noise, beside BM3D; REAL="--only Confocal"
+	$(BIN)/python -m scripts.pictures.real $(REAL)
 
 harmless: $(VENV)/.installed  ## text, rules, stars, dots and clean pictures: nothing of them is removed
 	$(BIN)/python -m scripts.pictures.harmless

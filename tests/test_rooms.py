@@ -20,7 +20,7 @@ PLAN = {
     "training": {"model", "inference", "training"},
     "backends": {"model", "inference", "training", "backends"},
     "io": {"io"},
-    "noise": {"model", "inference", "training", "data", "io", "noise"},
+    "noise": {"model", "inference", "training", "backends", "data", "io", "noise"},
     "data": {"model", "inference", "training", "io", "noise", "data"},
     "config": {"model", "inference", "training", "data", "io", "noise", "config"},
     "restoration": ALL,

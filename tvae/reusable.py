@@ -47,7 +47,7 @@ class Model:
 
     @property
     def noise_model(self) -> dict[str, Any] | None:
-        """The diagnosis of the noise of the image trained on, as metrics.json has it; None: there is none."""
+        """The noise of the image trained on, as it was judged, as metrics.json has it; None: there is none."""
         return self._trained.report.get("noise_model")
 
     @overload

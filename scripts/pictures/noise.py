@@ -4,9 +4,9 @@
     python -m scripts.pictures.noise table [--half B] [--seeds 0 1 2] [--effort fast] [--side 128] [--kinds ...]
     python -m scripts.pictures.noise frames [--seeds 0 1 2] [--effort fast] [--side 128]
 
-`trials`: random pictures, kinds and strengths of noise, and what `tvae.noise.diagnosis` says of them: the kind, for
+`trials`: random pictures, kinds and strengths of noise, and what `tvae.noise.choice` says of them: the kind, for
 photon counts the gain within 15 %, the correlation of neighbours within 0.1. `table`: blind restoration, beside the
-plain Gaussian model (noise_model=gaussian; not run where the diagnosis leaves the picture alone, for it is the same
+plain Gaussian model (noise_model=gaussian; not run where the choice leaves the picture alone, for it is the same
 then), the Gaussian blur of the best width, and for photon counts BM3D on values that were stabilised with the true gain
 (package bm3d). `frames`: the same of made-up microscopy frames (`scripts.pictures.microscopy`). All write a line for
 each case as they go on.
@@ -29,8 +29,7 @@ from scripts.pictures.microscopy import frame
 from tvae.data.corruption import add_correlated_noise, add_salt_and_pepper, compress, count_photons
 from tvae.data.picture import Picture, add_noise
 from tvae.io.image_file import from_array
-from tvae.noise.choice import with_noise_model
-from tvae.noise.diagnosis import diagnose
+from tvae.noise.choice import judge, with_noise_model
 from tvae.noise.stabilise import Anscombe
 from tvae.restoration.metrics import psnr
 
@@ -92,15 +91,21 @@ def random_case(clean: np.ndarray, rng: np.random.Generator) -> Case:
     return Case(f"sigma {sigma:.0f} blurred by {width:.1f}", "correlated", 0.0, lag, noisy)
 
 
+def picture_of(pixels: np.ndarray) -> Picture:
+    image = from_array(pixels[..., 0] if pixels.ndim == 3 else pixels)
+    return Picture(image, image.pixels, None, None, image.peak)
+
+
 def mistake(case: Case) -> str:
-    """The mistake that the diagnosis of a case makes, or an empty string."""
-    model = diagnose(case.noisy, None, PEAK)
-    if model is None or model.kind != case.kind:
-        return f"taken for {model and model.kind}"
+    """The mistake that the choice makes of a case, or an empty string."""
+    found = judge(picture_of(case.noisy), "auto")
+    if found is None or found[0].kind != case.kind:
+        return f"taken for {found and found[0].kind}"
+    model = found[0]
     if case.gain and abs(model.line.gain / case.gain - 1) > 0.15:
         return f"gain {model.line.gain / case.gain:.2f} times the true one"
-    is_right = abs(model.lag(1) - case.lag) <= 0.1
-    return "" if is_right else f"correlation {model.lag(1):.2f} for {case.lag:.2f}"
+    is_right = abs(model.covariance.lag(1) - case.lag) <= 0.1
+    return "" if is_right else f"correlation {model.covariance.lag(1):.2f} for {case.lag:.2f}"
 
 
 def trials(half: str, n: int, seed: int) -> None:
@@ -141,9 +146,8 @@ def restored(clean: np.ndarray, noisy: np.ndarray, noise_model: str, effort: str
 
 
 def is_left_alone(noisy: np.ndarray) -> bool:
-    """Whether the diagnosis changes nothing."""
-    image = from_array(given(noisy))
-    return with_noise_model(Picture(image, image.pixels, None, None, image.peak), "auto", None).treatment is None
+    """Whether nothing is done about the noise before the restoration."""
+    return with_noise_model(picture_of(given(noisy)), "auto", None).treatment is None
 
 
 def table(options: argparse.Namespace) -> None:

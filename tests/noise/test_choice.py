@@ -1,15 +1,17 @@
 """The transform of a picture's noise, and its inverse on results."""
 
+import json
+
 import numpy as np
 import pytest
-from made_up_noise import NOISY, scene
+from made_up_noise import NOISY, leaves, scene
 
-from tvae.data.corruption import add_correlated_noise
+from tvae.data.corruption import count_photons
 from tvae.data.picture import Picture, add_noise
 from tvae.errors import UserError
 from tvae.io.image_file import Image, write_image
-from tvae.noise.choice import with_noise_model
-from tvae.noise.stabilise import Anscombe, Scaling
+from tvae.noise.choice import step_of, with_noise_model
+from tvae.noise.stabilise import Anscombe
 
 
 def picture_of(noisy, missing=None):
@@ -49,22 +51,86 @@ def test_white_noise_is_left_as_it_is():
     assert picture.seen is picture
 
 
-@pytest.mark.parametrize(("gain", "first"), [(2.0, Anscombe), (40.0, Scaling)])
-def test_symmetric_noise_on_few_counts_is_divided_by_its_deviation(gain, first):
-    """The root of values that are often below zero would be of no use."""
-    clean = scene(160)
-    noisy = clean + np.sqrt(gain * clean) * add_correlated_noise(np.zeros(clean.shape), 1, 1.0, 0)
+@pytest.mark.parametrize("photons", [4, 30])
+def test_photon_counts_tell_their_gain(photons):
+    picture = with_noise_model(picture_of(NOISY[f"poisson {photons}"](scene())), "auto", None)
+    model = picture.noise_model
+    assert model.kind == "poisson_gaussian"
+    assert model.line.gain == pytest.approx(255 / photons, rel=0.15)
+    assert model.bounds["photon counts"] > model.bounds["white"] + 0.03
+    assert isinstance(picture.treatment.step, Anscombe)
+    assert picture.seen.sigma == pytest.approx(1, rel=0.1)
+
+
+def test_a_pedestal_makes_the_offset_negative():
+    pixels = add_noise(10 * count_photons(scene(192), 30, 0) * 30 / 255 + 200, 5, 0)
+    model = with_noise_model(picture_of(pixels), "auto", None).noise_model
+    assert model.is_signal_dependent
+    assert model.line.gain == pytest.approx(10, rel=0.15)
+    assert model.line.offset == pytest.approx(25 - 10 * 200, rel=0.2)
+
+
+def test_correlated_noise_is_in_the_model():
+    noisy = NOISY["correlated"](scene(160))
     picture = with_noise_model(picture_of(noisy), "auto", None)
-    scale, _ = picture.treatment.steps
-    assert isinstance(scale, first)
-    if first is Scaling:
-        inside = slice(40, 60), slice(100, 130)  # flat, away from edges
-        assert np.median(scale.sigma[inside]) == pytest.approx(np.sqrt(gain * np.median(clean[inside])), rel=0.25)
+    model = picture.noise_model
+    assert model.kind == "correlated"
+    assert not model.is_signal_dependent
+    true = np.exp(-(np.arange(4) ** 2) / 4)  # of noise blurred by a Gaussian of one pixel
+    assert [model.covariance.lag(k) for k in (1, 2, 3)] == pytest.approx(true[1:], abs=0.1)
+    assert picture.seen.covariance is model.covariance
+    assert picture.seen.sigma == pytest.approx(25, rel=0.15)
+    np.testing.assert_array_equal(picture.seen.noisy, noisy)
+    json.dumps(model.facts(), allow_nan=False)
+    assert "correlated" in str(model)
 
 
-def test_with_many_missing_pixels_nothing_is_found_out():
-    missing = np.zeros((96, 96), dtype=bool)
-    missing[::2] = True
-    noisy = np.where(missing[..., None], 0, add_noise(np.full((96, 96, 1), 100.0), 5, 0))
-    picture = with_noise_model(picture_of(noisy, missing), "auto", None)
-    assert picture.noise_model is picture.treatment is None
+def test_missing_pixels_of_correlated_noise_are_filled_in_for_the_patches():
+    noisy = NOISY["correlated"](scene())
+    missing = np.zeros(noisy.shape[:2], dtype=bool)
+    missing[5::40, 7::30] = True
+    found = with_noise_model(picture_of(np.where(missing[..., None], 0, noisy), missing), "correlated", None)
+    assert found.seen.known is None
+    assert np.abs(found.seen.noisy - noisy)[missing].max() < 120
+    np.testing.assert_array_equal(found.seen.noisy[~missing], noisy[~missing])
+
+
+def test_photon_counts_are_told_with_many_missing_pixels():
+    noisy = NOISY["poisson 30"](scene())
+    missing = np.random.default_rng(0).uniform(size=noisy.shape[:2]) < 0.4
+    picture = picture_of(np.where(missing[..., None], 0, noisy), missing)
+    found = with_noise_model(picture, "poisson_gaussian", None)
+    assert found.noise_model.line.gain == pytest.approx(8.5, rel=0.3)
+    np.testing.assert_array_equal(found.seen.known, picture.known)
+
+
+def test_a_level_for_each_channel():
+    sigma = np.array([3.0, 8.0, 20.0])
+    noisy = scene(160) + sigma * add_noise(np.zeros((160, 160, 3)), 1, 0)
+    picture = with_noise_model(picture_of(noisy), "auto", None)
+    assert picture.noise_model.kind == "gaussian"
+    np.testing.assert_allclose(picture.treatment.step.sigma.ravel(), sigma, rtol=0.2)
+
+
+@pytest.mark.parametrize("clean", [leaves(256), scene()])
+def test_a_clean_picture_has_no_noise(clean):
+    picture = with_noise_model(picture_of(np.rint(clean)), "auto", None)
+    assert picture.treatment is None
+
+
+def test_what_the_user_says_decides():
+    picture = picture_of(NOISY["poisson 4"](scene()))
+    assert with_noise_model(picture, "gaussian", None).treatment is None
+    assert with_noise_model(picture, "correlated", None).treatment.covariance is not None
+
+
+def test_a_picture_that_is_too_small_is_left_alone():
+    small = picture_of(add_noise(np.full((12, 12, 1), 100.0), 5, 0))
+    assert with_noise_model(small, "auto", None).noise_model is None
+    with pytest.raises(UserError, match="too little of the picture is known"):
+        with_noise_model(small, "correlated", None)
+
+
+def test_steps_between_grey_levels():
+    assert step_of(np.rint(scene())) == 1
+    assert step_of(add_noise(scene(), 5, 0)) == 0

@@ -18,7 +18,7 @@ from tvae.data.whitening import Whitening
 from tvae.errors import UserError
 from tvae.fields import fill, option
 from tvae.model.vae import Model
-from tvae.noise.diagnosis import KINDS as NOISE_KINDS
+from tvae.noise.model import KINDS as NOISE_KINDS
 from tvae.training.points import Source
 from tvae.training.trainer import FitConfig
 

@@ -27,6 +27,11 @@ class PatchSource(Source):
         self.columns = positions(width, patch_size, stride)
         self.n_points, self.n_values = len(self.rows) * len(self.columns), patch_size**2 * n_channels
         self.is_masked = self.known is not None
+        self.root: Tensor | None = None  # (D, D): R^1/2, where the noise is correlated
+        if picture.covariance is not None:
+            root, inverse, log_det = picture.covariance.roots(patch_size)
+            self.root, self.inverse = torch.from_numpy(root), torch.from_numpy(inverse)
+            self.log_volume = -log_det / 2
 
     def known_values(self) -> Tensor:
         data = self._cut(self.pixels)
@@ -39,7 +44,8 @@ class PatchSource(Source):
     def reader(self, part: range, units: Units, device: torch.device, dtype: torch.dtype) -> Reader:
         known = None if self.known is None else self.known.to(device)
         pixels = to_model(self.pixels, known, units, device, dtype)
-        return PatchReader(pixels, known, self.patch_size, self.rows, self.columns, part.start)
+        inverse = None if self.root is None else self.inverse.to(device, dtype)
+        return PatchReader(pixels, known, self.patch_size, self.rows, self.columns, part.start, inverse)
 
     def completed(self) -> Source:
         if self.known is None:
@@ -65,11 +71,19 @@ class PatchReader(Reader):
     """Patches of standardised pixels (H, W, C) by rows and columns; number 0 is patch `first` of the picture."""
 
     def __init__(
-        self, pixels: Tensor, known: Tensor | None, patch_size: int, rows: Tensor, columns: Tensor, first: int
+        self,
+        pixels: Tensor,
+        known: Tensor | None,
+        patch_size: int,
+        rows: Tensor,
+        columns: Tensor,
+        first: int,
+        inverse: Tensor | None = None,
     ):
+        """`inverse` (D, D): R^-1/2, by which patches with correlated noise are multiplied."""
         self.windows = windows(pixels, patch_size)
         self.known = None if known is None else windows(known, patch_size)
-        self.first = first
+        self.first, self.inverse = first, inverse
         self.rows, self.columns = rows.to(pixels.device), columns.to(pixels.device)
 
     def take(self, index: Tensor) -> Batch:
@@ -77,4 +91,5 @@ class PatchReader(Reader):
         row = self.rows[number.div(len(self.columns), rounding_mode="floor")]
         column = self.columns[number % len(self.columns)]
         x = self.windows[row, column].flatten(1)
+        x = x if self.inverse is None else x @ self.inverse
         return x, None if self.known is None else self.known[row, column].flatten(1)

@@ -18,8 +18,9 @@ from tvae.inference.streams import generator
 from tvae.io.image_codec import JPEG_SIGNATURE
 from tvae.io.image_file import Image
 from tvae.io.stack_file import read_picture
-from tvae.noise.diagnosis import NoiseModel
+from tvae.model.covariance import Covariance
 from tvae.noise.level import estimate_noise, known_values
+from tvae.noise.model import NoiseModel
 from tvae.noise.treatment import Treatment
 
 log = logging.getLogger(__name__)
@@ -43,6 +44,7 @@ class Picture:
     sigma: float | None = None  # of the noise, where it is known
     noise_model: NoiseModel | None = None  # what was found out about the noise
     treatment: Treatment | None = None  # before the restoration; None: it is restored as it is
+    covariance: Covariance | None = None  # of its noise; None: it is white
     sigma_map: np.ndarray | None = None  # (H, W, 1 or C): the noise's deviation, where it is given
 
     def parts(self) -> tuple[np.ndarray | None, ...]:
@@ -70,16 +72,17 @@ class Picture:
         is_known = np.ones(self.noisy.shape, dtype=bool) if self.known is None else self.known
         if self.treatment.outliers is not None:
             is_known = is_known & ~self.treatment.outliers
-        if self.treatment.replaced is not None:
+        pixels, covariance = self.treatment.forward(self.noisy, ~is_known), self.treatment.covariance
+        if covariance is not None:
             is_known = np.ones(self.noisy.shape, dtype=bool)
-        pixels = np.where(is_known, self.treatment.forward(self.noisy), 0)
+        pixels = np.where(is_known, pixels, 0)
         low, high = float(pixels[is_known].min()), float(pixels[is_known].max())
         image = Image(pixels, pixels.dtype, high - low, low, is_bounded=False, layout=self.image.layout)
-        if not self.treatment.steps:
+        if self.treatment.step is None:
             image = self.image
         missing = None if is_known.all() else ~is_known
         sigma = self.sigma if self.treatment.sigma is None else self.treatment.sigma
-        return Picture(image, pixels, None, missing, image.peak, sigma)
+        return Picture(image, pixels, None, missing, image.peak, sigma, covariance=covariance)
 
     @cached_property
     def noise(self) -> float:

@@ -58,11 +58,20 @@ def outputs(model: Model, rows: Rows, products: Products) -> Tensor:
 
 
 def clean_moments(
-    model: Model, x: Tensor, rows: Rows, observed: Tensor | None, products: Products
+    model: Model,
+    x: Tensor,
+    rows: Rows,
+    observed: Tensor | None,
+    products: Products,
+    root: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """(B, D) each: mean, Eq. (15), and variance under q of the values without noise, for x (B, D)."""
+    """(B, D) each: mean, Eq. (15), and variance under q of the values without noise, for x (B, D).
+
+    `root` (D, D): those of the values times it, as correlated noise wants it.
+    """
     known = None if observed is None else observed[rows.point]
-    clean, variance = model.likelihood.clean(x[rows.point], outputs(model, rows, products), rows.packed, known)
+    told = () if root is None else (root,)
+    clean, variance = model.likelihood.clean(x[rows.point], outputs(model, rows, products), rows.packed, known, *told)
     weighted = rows.weight[:, None] * clean
     mean = torch.zeros_like(x).index_add_(0, rows.point, weighted)
     square = torch.zeros_like(x).index_add_(0, rows.point, weighted * clean)

@@ -63,10 +63,12 @@ class Likelihood(nn.Module, ABC):
         """Draws from p(x | z), of the shape of mu, on the CPU's random numbers; z (..., H)."""
 
     @abstractmethod
-    def clean(self, x: Tensor, mu: Tensor, z: Tensor, observed: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+    def clean(
+        self, x: Tensor, mu: Tensor, z: Tensor, observed: Tensor | None = None, root: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
         """(R, D) each: posterior mean and variance of the value without noise given x and z; of rows, z packed.
 
-        None: no variance.
+        None: no variance. `root` (D, D): of the value times it.
         """
 
     @abstractmethod
@@ -136,8 +138,10 @@ class Gaussian(Likelihood):
     def sample(self, mu: Tensor, rng: torch.Generator, z: Tensor | None = None) -> Tensor:
         return mu + self.sigma2.sqrt() * standard_normal(mu, rng)
 
-    def clean(self, x: Tensor, mu: Tensor, z: Tensor, observed: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        return mu, None
+    def clean(
+        self, x: Tensor, mu: Tensor, z: Tensor, observed: Tensor | None = None, root: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        return mu if root is None else mu @ root, None
 
     def sigma(self, units: Units) -> float:
         return units.std * math.sqrt(self.sigma2.item())
@@ -188,8 +192,10 @@ class KnownVariance(Likelihood):
     def sample(self, mu: Tensor, rng: torch.Generator, z: Tensor | None = None) -> Tensor:
         return mu + self.variance.sqrt() * standard_normal(mu, rng)
 
-    def clean(self, x: Tensor, mu: Tensor, z: Tensor, observed: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        return mu, None
+    def clean(
+        self, x: Tensor, mu: Tensor, z: Tensor, observed: Tensor | None = None, root: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        return mu if root is None else mu @ root, None
 
     def sigma(self, units: Units) -> float:
         return units.std * math.sqrt(self.variance.mean().item())

@@ -168,12 +168,15 @@ class Slab(Gaussian):
         a = standard_normal(mu.new_empty(*z.shape, self.directions.shape[1]), rng)
         return noisy + torch.einsum("...h,...hr,hrd->...d", z, a, self.directions)
 
-    def clean(self, x: Tensor, mu: Tensor, z: Tensor, observed: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+    def clean(
+        self, x: Tensor, mu: Tensor, z: Tensor, observed: Tensor | None = None, root: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
         """mu(z) + U E[a], and the diagonal of U Cov[a] U^T."""
         _, found = self._of_rows(x, mu, z, observed)
-        mean = mu + (found.mean[:, None] @ found.directions)[:, 0]
-        solved = torch.cholesky_solve(found.directions, found.cholesky)
-        return mean, (found.directions * solved).sum(1)
+        mean, directions = mu + (found.mean[:, None] @ found.directions)[:, 0], found.directions
+        if root is not None:
+            mean, directions = mean @ root, directions @ root
+        return mean, (directions * torch.cholesky_solve(directions, found.cholesky)).sum(1)
 
     def spec(self) -> dict[str, Any]:
         return {"likelihood": self.name}

@@ -1,20 +1,61 @@
-"""A picture together with what its noise is, and what is to be done about it before it is restored."""
+"""Which noise a picture has: the same small model is fitted with each candidate inside, and the highest bound wins.
+
+Candidates: white Gaussian noise, with one level or a level for each channel; photon counts, by a variance-stabilising
+transform; noise correlated between neighbours and channels, by its covariance in a patch; and both. What the bound
+cannot tell is correlated noise from texture, so that anything but white noise has to be everywhere in the picture
+(`blocks.evenness`), and to stand out from the steps between grey levels. In doubt nothing is done.
+"""
 
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
+import torch
 
+from tvae.data.patches import extract
 from tvae.data.picture import Picture, size_of
 from tvae.errors import UserError, refuse
 from tvae.io.image_file import read_image
-from tvae.noise.diagnosis import diagnose
-from tvae.noise.stabilise import Scaling
-from tvae.noise.treatment import Treatment, treatment_for
+from tvae.model.covariance import Covariance
+from tvae.noise.blocks import Blocks, Line, blocks_of, evenness
+from tvae.noise.bound import bound_of
+from tvae.noise.level import diagonal_details
+from tvae.noise.model import NoiseModel
+from tvae.noise.outliers import find_outliers, replace_outliers
+from tvae.noise.stabilise import Anscombe, Scaling
+from tvae.noise.treatment import Step, Treatment
 
 log = logging.getLogger(__name__)
+
+N_PATCHES, PATCHES_MIN = 2000, 200
+SIZE, SIZE_OF_COLOUR = 8, 6  # pixels along a side of a patch
+MARGIN = 0.02  # nats per value by which a candidate has to be ahead of simpler ones
+MARGIN_OF_COVARIANCE = 0.12  # the same: half of what real correlated noise has; texture is correlated, too
+EVENNESS_MIN = 0.7  # of noise that is everywhere, on real pictures (docs/noise.md)
+LAG_MIN = 0.5  # correlation of neighbours: interpolation between the colours of a sensor leaves more, texture has less
+LEVEL_MIN = 0.01  # of the contrast: less noise than that is hardly seen, and not worth a mistake
+STEPS_MIN, FINE = 2.5, 64  # the same in steps between grey levels, where the contrast has more steps than the latter
+ROUNDING = 0.6  # the same where it has fewer, as counts of single photons: twice what rounding leaves
+CONTRAST = (0.001, 0.999)  # quantiles between which a picture's contrast is
+GROWTH_MIN = 1.1  # of the variance, from dark to bright, with less of which no transform is tried
+KNOWN_MIN = 0.9  # share of the values, with less of which no covariance is looked for
+PILED_UP = 1e-3  # share of values at an extreme that is more than chance
+COARSE = 3.0  # steps between grey levels that a deviation has at least, where values at the lowest one are clipped
+
+
+class Candidate(NamedTuple):
+    name: str
+    kind: str
+    nats: float
+    sigma: float  # deviation of the noise after the step
+    step: Step | None = None
+    line: Line | None = None
+    covariance: Covariance | None = None
 
 
 def with_noise_model(picture: Picture, kind: str, sigma_map: str | None, fills_outliers: bool = False) -> Picture:
@@ -22,29 +63,29 @@ def with_noise_model(picture: Picture, kind: str, sigma_map: str | None, fills_o
 
     `kind`: auto, or what the user says it is; `sigma_map`: file of the noise's deviation at every pixel.
     """
-    model = diagnose(picture.noisy, picture.known, picture.grey_range)
-    if model is not None:
-        log.info("noise: %s", model)
-        if model.outliers is not None and not fills_outliers:
+    sigma = None if sigma_map is None else read_sigma(sigma_map, picture)
+    judged = judge(picture, kind if sigma is None else "gaussian", fills_outliers)
+    if judged is None:
+        refuse(kind not in ("auto", "gaussian"), f"noise_model={kind}: too little of the picture is known to tell")
+    else:
+        log.info("noise: %s", judged[0])
+        if judged[0].outliers is not None and not fills_outliers:
             log.info(
                 "%d pixels look like salt and pepper or hot pixels and are kept; outliers=fill fills them in",
-                model.outliers.any(-1).sum(),
+                judged[0].outliers.any(-1).sum(),
             )
-    if sigma_map is not None:
-        sigma = read_sigma(sigma_map, picture)
+    if sigma_map is not None and sigma is not None:
         scaled = picture.noisy / sigma
         known = scaled if picture.known is None else scaled[picture.known]
         refuse(bool(known.min() == known.max()), f"{sigma_map}: divided by it, the picture is the same everywhere")
-        treatment = Treatment((Scaling(sigma),), float(np.median(sigma)))
-        return replace(picture, noise_model=model, treatment=treatment, sigma_map=sigma)
-    if kind == "gaussian" and not fills_outliers:
-        return replace(picture, noise_model=model)
-    if model is None:
-        refuse(kind != "auto", f"noise_model={kind}: too little of the picture is known, or it is too small, to tell")
+        treatment = Treatment(Scaling(sigma), 1.0, float(np.median(sigma)))
+        return replace(picture, noise_model=judged and judged[0], treatment=treatment, sigma_map=sigma)
+    if judged is None:
         return picture
-    known = np.ones(picture.noisy.shape, dtype=bool) if picture.known is None else picture.known
-    chosen = treatment_for(model, kind, picture.noisy, known, picture.n_pages, fills_outliers)
-    return replace(picture, noise_model=model, treatment=chosen)
+    model, found = judged
+    treatment = replace(found or Treatment(), outliers=model.outliers if fills_outliers else None)
+    is_needed = found is not None or treatment.outliers is not None
+    return replace(picture, noise_model=model, treatment=treatment if is_needed else None)
 
 
 def read_sigma(path: str, picture: Picture) -> np.ndarray:
@@ -55,3 +96,166 @@ def read_sigma(path: str, picture: Picture) -> np.ndarray:
     refuse(image.missing is not None or bool(image.pixels.min() <= 0), f"{path}: a noise level must be above zero")
     is_colour = image.pixels.shape[2] == picture.noisy.shape[2]
     return image.pixels if is_colour else image.pixels.mean(-1, keepdims=True)
+
+
+def judge(picture: Picture, kind: str, fills_outliers: bool = False) -> tuple[NoiseModel, Treatment | None] | None:
+    """The noise of a picture and its treatment, if there is one; None: too little of it is known to tell."""
+    known = np.ones(picture.noisy.shape, dtype=bool) if picture.known is None else picture.known
+    step = step_of(picture.noisy[known])
+    rough = diagonal_details(picture.noisy, picture.missing)
+    outliers = known & find_outliers(
+        picture.noisy if known.all() else replace_outliers(picture.noisy, ~known), rough, step, picture.grey_range
+    )
+    dither = step * np.random.default_rng(0).uniform(-0.5, 0.5, picture.noisy.shape)
+    usable = known & ~outliers if fills_outliers else known
+    trial = Trial.of(picture.noisy + dither, usable, picture.n_pages)
+    usable = usable & ~_clipped(picture.noisy, known, rough, step)
+    blocks = None if trial is None else blocks_of(trial.pixels, usable)
+    if trial is None or blocks is None:
+        return None
+    line, even = blocks.line(), evenness(trial.pixels, usable)
+    line = replace(line, offset=line.offset - step**2 / 12)  # without what dithering adds
+    found = [trial.fit("white", "gaussian", max(rough, 1e-3 * step))]
+    contrast = float(np.ptp(np.quantile(trial.pixels[known], CONTRAST)))
+    least = max((STEPS_MIN if contrast > FINE * step else ROUNDING) * step, LEVEL_MIN * contrast)
+    if kind == "gaussian" or (kind == "auto" and (even < EVENNESS_MIN or found[0].sigma < least)):
+        candidates: list[Candidate] = []
+    else:
+        candidates = list(_candidates(trial, blocks, line, usable, found[0], kind))
+    found += candidates
+    wanted = found if kind == "auto" else [each for each in found if each.kind == kind]
+    if not wanted:
+        raise UserError(f"noise_model={kind}: the variance of the noise does not grow with brightness here")
+    best = wanted[0]
+    for each in wanted[1:]:  # from the simple to the complex
+        margin = MARGIN if each.covariance is None else MARGIN_OF_COVARIANCE
+        best = each if each.nats > best.nats + margin else best
+    level, n_channels = best.sigma, picture.noisy.shape[2]
+    if best.step is not None:
+        typical = np.full((1, 1, n_channels), np.median(trial.pixels[usable]))
+        level *= math.exp(-float(best.step.log_slope(typical).mean()))
+    if kind == "auto" and level < least:
+        best = found[0]
+    covariance = best.covariance or Covariance(_normalised(blocks.autocovariance()))
+    saturated = float((picture.noisy == picture.noisy.max()).mean())
+    model = NoiseModel(
+        best.kind,
+        best.line or line,
+        best.step is not None and best.kind != "gaussian",
+        covariance,
+        best.sigma,
+        {each.name: each.nats for each in found},
+        even,
+        outliers if outliers.any() else None,
+        saturated if saturated > PILED_UP else 0.0,
+        step,
+    )
+    if best.step is None and best.covariance is None:
+        return model, None
+    return model, Treatment(best.step, best.sigma, level, best.covariance)
+
+
+def _candidates(
+    trial: Trial, blocks: Blocks, line: Line, usable: np.ndarray, white: Candidate, kind: str
+) -> list[Candidate]:
+    """All but white noise with one level; a covariance is looked for after the transform, if there is one."""
+    found: list[Candidate] = []
+    is_growing = line.gain > 0 and line.at(line.mean.max()) > GROWTH_MIN * line.at(line.mean.min())
+    if is_growing or (kind == "poisson_gaussian" and line.gain > 0):
+        found.append(_photon_counts(trial, line))
+    if kind == "poisson_gaussian" or usable.mean() < KNOWN_MIN:
+        return found
+    is_stabilised = bool(found) and found[0].nats > white.nats + MARGIN
+    step, used = (found[0].step, found[0].line) if is_stabilised else (None, None)
+    of_step = blocks if step is None else blocks_of(step.injective(trial.pixels), usable)
+    assert of_step is not None  # as many as before
+    table = of_step.autocovariance()
+    levels = np.sqrt(np.einsum("aakl->akl", table)[:, 0, 0].clip(min=np.finfo(float).tiny))
+    covariance = Covariance(_normalised(table))
+    if covariance.lag(1) >= LAG_MIN or kind == "correlated":
+        sigma = math.sqrt((levels**2).mean())
+        name = "correlated" if step is None else "photon counts, correlated"
+        found.append(trial.fit(name, "correlated", sigma, step, used, covariance))
+    elif len(levels) > 1 and step is None:
+        found.append(trial.fit("a level for each channel", "gaussian", 1.0, Scaling(levels)))
+    return found
+
+
+def _photon_counts(trial: Trial, line: Line) -> Candidate:
+    """The line or the one through the origin."""
+    through_zero = replace(line, gain=float(np.median(line.variance / line.mean.clip(min=1e-9))), offset=0.0)
+    lines = [each for each in (line, through_zero) if each is line or line.mean.min() > 0]
+    tries = [
+        trial.fit("photon counts", "poisson_gaussian", 1.0, Anscombe(each.gain, each.offset), each) for each in lines
+    ]
+    return max(tries, key=lambda each: each.nats)._replace(sigma=1.0)  # what a small model leaves is more
+
+
+def _normalised(table: np.ndarray) -> np.ndarray:
+    return table / max(float(np.einsum("aakl->akl", table)[:, 0, 0].mean()), np.finfo(float).tiny)
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """Patches of a picture on which candidates are compared."""
+
+    pixels: np.ndarray  # (H, W, C), dithered
+    size: int
+    cut: Callable[[np.ndarray], torch.Tensor]  # (H, W, C) to patches (N, D)
+    observed: torch.Tensor | None  # (N, D) bool
+
+    @classmethod
+    def of(cls, pixels: np.ndarray, known: np.ndarray, n_pages: int) -> Trial | None:
+        height, width, n_channels = pixels.shape[0] // n_pages, *pixels.shape[1:]
+        size = SIZE if n_channels == 1 else SIZE_OF_COLOUR
+        if min(height, width) < 2 * size:
+            return None
+        n_places = (height - size + 1) * (width - size + 1) * n_pages
+        stride = max(1, math.ceil(math.sqrt(n_places / N_PATCHES)))
+
+        def cut(values: np.ndarray) -> torch.Tensor:
+            return extract(torch.from_numpy(np.ascontiguousarray(values)), size, stride, n_pages)
+
+        observed = cut(known)
+        whole = observed.all(1)
+        if whole.sum() >= min(PATCHES_MIN, len(whole)):
+            return cls(pixels, size, lambda values: cut(values)[whole], None)
+        some = observed.any(1)
+        return (
+            cls(pixels, size, lambda values: cut(values)[some], observed[some]) if some.sum() >= PATCHES_MIN else None
+        )
+
+    def fit(
+        self,
+        name: str,
+        kind: str,
+        sigma: float,
+        step: Step | None = None,
+        line: Line | None = None,
+        covariance: Covariance | None = None,
+    ) -> Candidate:
+        """The bound with a transform and a covariance inside, in the picture's own units; `sigma`: a first guess."""
+        x = self.cut(self.pixels if step is None else step.injective(self.pixels))
+        log_volume = 0.0
+        if step is not None:
+            slopes = self.cut(step.log_slope(self.pixels))
+            log_volume = float((slopes if self.observed is None else slopes[self.observed]).mean())
+        if covariance is not None:
+            _, inverse, log_det = covariance.roots(self.size)
+            x = x @ torch.from_numpy(inverse)
+            log_volume -= log_det / (2 * x.shape[1])
+        found = bound_of(x, (self.size, self.size, self.pixels.shape[2]), sigma, self.observed)
+        return Candidate(name, kind, found.nats + log_volume, found.sigma, step, line, covariance)
+
+
+def step_of(pixels: np.ndarray) -> float:
+    """Between grey levels; 0 for floating-point values that hardly ever repeat."""
+    levels = np.unique(pixels)
+    return float(np.median(np.diff(levels))) if 1 < len(levels) < pixels.size / 2 else 0.0
+
+
+def _clipped(pixels: np.ndarray, known: np.ndarray, sigma: float, step: float) -> np.ndarray:
+    """Bool of the same shape: values at an extreme where they pile up; but photon counts may well be zero."""
+    is_low, is_high = pixels == pixels[known].min(), pixels == pixels[known].max()
+    is_low &= is_low.mean() > PILED_UP and sigma > COARSE * step
+    return is_low | (is_high & (is_high.mean() > PILED_UP))

@@ -34,8 +34,20 @@ class Anscombe:
     offset: float  # b
 
     def forward(self, pixels: np.ndarray) -> np.ndarray:
-        under_root = self.gain * pixels + 3 / 8 * self.gain**2 + self.offset
-        return 2 / self.gain * np.sqrt(under_root.clip(min=0))
+        return 2 / self.gain * np.sqrt(self._under_root(pixels).clip(min=0))
+
+    def injective(self, pixels: np.ndarray) -> np.ndarray:
+        """f(x), but a straight line where the root would be of less than a^2/4: a density needs f to be injective."""
+        under_root, least = self._under_root(pixels), self.gain**2 / 4
+        beyond = (under_root - least).clip(max=0) / self.gain
+        return 2 / self.gain * (np.sqrt(under_root.clip(min=least)) + beyond)
+
+    def log_slope(self, pixels: np.ndarray) -> np.ndarray:
+        """The logarithm of the derivative of `injective`."""
+        return -0.5 * np.log(self._under_root(pixels).clip(min=self.gain**2 / 4))
+
+    def _under_root(self, pixels: np.ndarray) -> np.ndarray:
+        return self.gain * pixels + 3 / 8 * self.gain**2 + self.offset
 
     def inverse(self, stabilised: np.ndarray) -> np.ndarray:
         d = stabilised.clip(min=AT_ZERO)
@@ -60,6 +72,11 @@ class Scaling:
 
     def forward(self, pixels: np.ndarray) -> np.ndarray:
         return pixels / self.sigma
+
+    injective = forward
+
+    def log_slope(self, pixels: np.ndarray) -> np.ndarray:
+        return np.broadcast_to(-np.log(self.sigma), pixels.shape)
 
     def back(self, pixels: np.ndarray, uncertainty: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return pixels * self.sigma, uncertainty * self.sigma

@@ -62,7 +62,8 @@ def stages(config: Config, fit: Fit, picture: Picture) -> dict[str, float]:
     is_refined = config.restoration.method == "nonlocal"
     n_steps = 1 if is_refined else 1 + config.restoration.n_rounds
     seconds = {"states": n_steps * seconds_by_states(config, fit, picture)}
-    if not is_refined or min(picture.page_height, picture.noisy.shape[1]) < SIDE_MIN:
+    is_small = min(picture.page_height, picture.noisy.shape[1]) < SIDE_MIN
+    if not is_refined or is_small or picture.seen.covariance is not None:
         return seconds
     plan, seen = REFINEMENTS[config.effort], picture.seen
     is_whole = seen.is_nearly_whole(bool(config.keep_known))

@@ -74,10 +74,11 @@ def restore(fit: Fit, picture: Picture, plan: Plan, bands: Bands = Bands()) -> R
     """The restored picture. To be called on all ranks: each estimates those patches whose states it has."""
     source = PatchSource(picture, plan.patch_size, plan.stride)
     patches = source.reader(range(source.n_points), fit.units, fit.device, fit.model.pi.dtype)
+    root = None if source.root is None else source.root.to(fit.device, fit.model.pi.dtype)
     found = torch.empty(2, *picture.noisy.shape, dtype=torch.float64)
 
     def of_band(band: Band) -> Tensor:
-        mean, variance = _of_band(fit, patches, (picture.page_height, *picture.noisy.shape[1:]), plan, band)
+        mean, variance = _of_band(fit, patches, (picture.page_height, *picture.noisy.shape[1:]), plan, band, root)
         return torch.stack([fit.units.to_data(mean), variance.sqrt() * fit.units.std])
 
     bands.fill("states", found, picture.n_pages, of_band, is_joint=True)
@@ -97,8 +98,11 @@ def kept(restored: Restored, picture: Picture) -> Restored:
     return restored
 
 
-def _of_band(fit: Fit, patches: Reader, shape: tuple[int, ...], plan: Plan, band: Band) -> Tensor:
-    """(2, rows, W, C): mean and variance of its pixels, as the model sees them; `shape`: of a page."""
+def _of_band(fit: Fit, patches: Reader, shape: tuple[int, ...], plan: Plan, band: Band, root: Tensor | None) -> Tensor:
+    """(2, rows, W, C): mean and variance of its pixels, as the model sees them; `shape`: of a page.
+
+    `root`: R^1/2 of correlated noise, whose inverse patches were multiplied by.
+    """
     height, width, n_channels = shape
     sums = Accumulator((height, width, n_channels), plan.patch_size, plan.stride, _weights(plan), band.rows)
     rows, columns = nearest(shape, plan.patch_size, plan.train_stride, plan.stride)  # whose states are taken
@@ -113,7 +117,8 @@ def _of_band(fit: Fit, patches: Reader, shape: tuple[int, ...], plan: Plan, band
             index, trained = index[is_own], trained[is_own] - own.start
             number = (page * n + index).to(fit.device)
             packed = fit.points.sets.take(trained.to(fit.device))
-            moments = _moments(fit, *patches.take(number), packed, number, trained + own.start, plan.n_rounds)
+            trained = trained + own.start
+            moments = _moments(fit, *patches.take(number), packed, number, trained, plan.n_rounds, root)
             sums.add(index, *moments, _certainty(fit, moments[1]))
     sums.merge(fit.team)
     return sums.result()
@@ -134,13 +139,20 @@ def _weights(plan: Plan) -> Tensor:
 def take_back(picture: Picture, restored: Restored) -> Restored:
     """Invert the treatment of a picture: from the restored `picture.seen` to the picture's own units."""
     treatment = picture.treatment
-    if treatment is None or not treatment.steps:
+    if treatment is None or treatment.step is None:
         return restored
     return Restored(*treatment.back(restored.pixels, restored.uncertainty), treatment.noise_level)
 
 
 def _moments(
-    fit: Fit, x: Tensor, observed: Tensor | None, packed: Tensor, number: Tensor, trained: Tensor, n_rounds: int
+    fit: Fit,
+    x: Tensor,
+    observed: Tensor | None,
+    packed: Tensor,
+    number: Tensor,
+    trained: Tensor,
+    n_rounds: int,
+    root: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """(B, D) each: mean and variance of the clean patches with these numbers, and those of the nearest trained ones."""
     index = trained.to(fit.device)
@@ -150,6 +162,6 @@ def _moments(
     for rng in streams:
         packed = backend.e_step(model, config.ea, x, packed, rng, observed, index).packed
     if backend.moments is not None:
-        return backend.moments(model, config.ea, x, packed, last, observed, index)
+        return backend.moments(model, config.ea, x, packed, last, observed, index, root)
     rows = significant_states(backend.e_step(model, config.ea, x, packed, None, observed, index), PRUNE)
-    return clean_moments(model, x, rows, observed, backend.products)
+    return clean_moments(model, x, rows, observed, backend.products, root)

@@ -2,8 +2,9 @@
 
 Under the noise model the difference between picture and result, over sigma, is at most white noise of deviation one (a
 restoration leaves some of the noise, which makes it smaller). Its sum over a template of n pixels, over sqrt(n), is
-then standard normal at most. Templates: a pixel (stars, dots), 3x3 pixels, and lines of 5 and 11 pixels in four
-directions (rules, strokes of letters). Where such a sum is beyond
+then standard normal at most; correlated noise has another deviation of such a sum in the place of sqrt(n). Templates: a
+pixel (stars, dots), 3x3 pixels, and lines of 5 and 11 pixels in four directions (rules, strokes of letters). Where such
+a sum is beyond
 
     t = Phi^-1(1 - FALSE_ALARMS / (2 N K)),        N pixels, K templates: about 5.5
 
@@ -21,6 +22,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from tvae.model.covariance import Covariance
 
 FALSE_ALARMS = 0.05  # per picture of pure noise
 LINES = (5, 11)  # pixels
@@ -43,11 +46,17 @@ def threshold(n_values: int) -> float:
 
 
 def keep_unexplained(
-    noisy: np.ndarray, restored: np.ndarray, sigma: float, known: np.ndarray | None = None, n_pages: int = 1
+    noisy: np.ndarray,
+    restored: np.ndarray,
+    sigma: float,
+    known: np.ndarray | None = None,
+    n_pages: int = 1,
+    covariance: Covariance | None = None,
 ) -> np.ndarray:
     """(H, W, C): `restored`, with the differences to `noisy` that noise of deviation `sigma` does not explain.
 
-    `known` (H, W, C) bool: where `noisy` counts. Pages stand one above the other.
+    `known` (H, W, C) bool: where `noisy` counts. Pages stand one above the other. `covariance`: of noise that is not
+    white, which has other sums over templates.
     """
     difference = np.subtract(noisy, restored, dtype=np.float64)
     if known is not None:
@@ -56,21 +65,32 @@ def keep_unexplained(
         return restored + difference
     limit, kept = threshold(difference.size), restored.copy()
     height = len(noisy) // n_pages
+    deviations = [
+        [
+            math.sqrt(float(t.sum()) if covariance is None else covariance.variance_of_sum(t.numpy(), channel))
+            for t in templates()
+        ]
+        for channel in range(noisy.shape[2])
+    ]
     for top in range(0, len(noisy), height):
         for channel in range(noisy.shape[2]):
             place = slice(top, top + height), slice(None), channel
-            kept[place] += sigma * _unexplained(torch.from_numpy(difference[place] / sigma).float(), limit).numpy()
+            values = torch.from_numpy(difference[place] / sigma).float()
+            kept[place] += sigma * _unexplained(values, limit, deviations[channel]).numpy()
     return kept
 
 
-def _unexplained(difference: Tensor, limit: float) -> Tensor:
-    """(H, W), in deviations -> (H, W): the part that noise does not explain; small templates take theirs first."""
+def _unexplained(difference: Tensor, limit: float, deviations: list[float]) -> Tensor:
+    """(H, W), in deviations -> (H, W): the part that noise does not explain; small templates take theirs first.
+
+    `deviations`: of the noise's sum over each template.
+    """
     left = difference.clone()
-    for template in templates():
+    for template, deviation in zip(templates(), deviations, strict=True):
         kernel = template[None, None]
         margin, n = len(template) // 2, int(template.sum())
         sums = F.conv2d(left[None, None], kernel, padding=margin)
-        is_beyond = (sums.abs() > limit * math.sqrt(n)).float()
+        is_beyond = (sums.abs() > limit * deviation).float()
         if is_beyond.any():
             count = F.conv2d(is_beyond, kernel, padding=margin)  # templates are symmetric
             total = F.conv2d(is_beyond * sums / n, kernel, padding=margin)

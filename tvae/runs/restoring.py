@@ -17,9 +17,9 @@ from tvae.config.schema import Config
 from tvae.data.picture import Picture
 from tvae.data.sets.image import ImageConfig
 from tvae.io.sealed import DamagedCheckpoint, read, write
-from tvae.restoration.coarser import refine_seen
 from tvae.restoration.cost import stride_of_states
 from tvae.restoration.metrics import quality
+from tvae.restoration.non_local.stage import refine_restored
 from tvae.restoration.posterior_mean import Plan, Restored, restore, take_back
 from tvae.restoration.tiling import Bands, Watch, nobody
 from tvae.restoration.unexplained import keep_unexplained
@@ -57,7 +57,7 @@ def restore_picture(fit: Fit, picture: Picture, config: Config, bands: Bands) ->
         options = config.dataset
         assert isinstance(options, ImageConfig)
         is_thinned = config.model.likelihood == "slab" and options.train_stride != 1  # whose states are searched for
-        restored = refine_seen(picture, lambda: by_model(int(is_thinned)), keeps_known, config.effort, bands)
+        restored = refine_restored(picture.seen, lambda: by_model(int(is_thinned)), keeps_known, config.effort, bands)
     if config.restoration.keep_unexplained:
         restored = with_unexplained(picture.seen, restored)
     return replace(take_back(picture, restored), psnr_model=found["psnr"])
@@ -66,7 +66,7 @@ def restore_picture(fit: Fit, picture: Picture, config: Config, bands: Bands) ->
 def with_unexplained(seen: Picture, restored: Restored) -> Restored:
     """Put back what the noise of the picture as it was restored does not explain."""
     sigma = seen.noise if restored.noise_level is None else restored.noise_level
-    pixels = keep_unexplained(seen.noisy, restored.pixels, sigma, seen.known, seen.n_pages)
+    pixels = keep_unexplained(seen.noisy, restored.pixels, sigma, seen.known, seen.n_pages, seen.covariance)
     return replace(restored, pixels=pixels)
 
 

@@ -39,6 +39,8 @@ class Source(ABC):
     n_points: int
     n_values: int  # D
     is_masked: bool = False  # some values are not observed
+    log_volume: float = 0.0  # log |dx / dy| of a data point x, made of values y, apart from its units
+    root: Tensor | None = None  # (D, D): y = x root, where the noise of y is correlated
     is_sampled: bool = False  # too many to look at: `known_values` are those of some data points
 
     @abstractmethod
@@ -142,7 +144,7 @@ class Points:
         make_sets: Callable[[tuple[int, ...]], StateSets] = StateSets,
     ):
         self.n_points, self.n_values, self.is_masked = source.n_points, source.n_values, source.is_masked
-        self.is_sampled = source.is_sampled
+        self.is_sampled, self.log_volume = source.is_sampled, source.log_volume
         self.own = team.part(self.n_points)  # the numbers of this rank's
         self.reader: Reader = source.reader(self.own, units, device, dtype)
         self.device, self._make_sets = device, make_sets

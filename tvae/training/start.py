@@ -31,12 +31,20 @@ CHUNK = 8192
 
 
 @torch.no_grad()
-def start_slabs(model: Model, points: Points, completed: Reader, shape: tuple[int, ...], seed: int) -> None:
-    """Set the decoder's weights, and the states of this rank's `points`; `completed`: reads all data points."""
+def start_slabs(
+    model: Model, points: Points, completed: Reader, shape: tuple[int, ...], seed: int, root: Tensor | None = None
+) -> None:
+    """Set the decoder's weights, and the states of this rank's `points`; `completed`: reads all data points.
+
+    `root` (D, D): R^1/2 of correlated noise, whose inverse the data points were multiplied by.
+    """
     decoder = model.decoder
     assert isinstance(decoder, Mlp)
     rng, n_latents = generator(seed, "clusters"), model.n_latents
-    blur = smoothing(shape).to(model.pi)
+    blur = smoothing(shape)
+    if root is not None:
+        blur = torch.linalg.solve(root, blur @ root)
+    blur = blur.to(model.pi)
     chosen = torch.randperm(points.n_points, generator=rng)[:N_CLUSTERED].to(model.pi.device)
     means = k_means(completed.take(chosen)[0] @ blur.T, n_latents, rng)
     decoder.weights[0].copy_(means)

@@ -209,6 +209,7 @@ class Fit:
         self.team.add(list(totals.sums.values()))
         n_points = totals["n_points"].item()
         elbo = units.elbo_to_data(totals["elbo"].item() / n_points, totals["n_observed"].item() / n_points)
+        elbo += self.points.log_volume
         self._check(elbo)
         update_closed_forms(self.model, totals)  # Eq. (5)
         self.team.share(list(self.model.state_dict().values()))  # machines may round differently
@@ -251,7 +252,7 @@ class Fit:
                     points.sets.put(index, step.packed)
                 total += step.elbo.double().sum().item()
         self.team.add([total])
-        return self.units.elbo_to_data(total.item() / points.n_points, points.n_values)
+        return self.units.elbo_to_data(total.item() / points.n_points, points.n_values) + points.log_volume
 
     def _check(self, elbo: float) -> float:
         if not math.isfinite(elbo):

@@ -17,7 +17,7 @@ from tvae.data.picture import Picture, add_noise
 from tvae.data.sets.image import ImageConfig
 from tvae.io.image_file import read_image, write_image
 from tvae.model.vae import ModelConfig
-from tvae.restoration import coarser, tiling
+from tvae.restoration import tiling
 from tvae.restoration.metrics import psnr
 from tvae.restoration.non_local import block_matching, stage
 from tvae.restoration.non_local.effort import REFINEMENTS, Refinement
@@ -120,7 +120,7 @@ def test_the_first_estimate_is_let_go(monkeypatch):
 
     by_local_groups = stage.by_local_groups
     monkeypatch.setattr(stage, "by_local_groups", of_band)
-    found = coarser.refine_seen(picture, first, False, "fast")
+    found = stage.refine_restored(picture, first, False, "fast")
     assert len(alive) == 3
     np.testing.assert_array_equal(found.pixels, refined(picture).pixels)
 

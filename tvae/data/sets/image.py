@@ -60,6 +60,7 @@ class SlabSize:
 
 
 SLAB_SIZES = (SlabSize(8, 6, 200, 16), SlabSize(8, 6, 200, 12), SlabSize(12, 6, 150, 8))  # below 20, 35, above
+SLAB_OF_SLOW = SlabSize(12, 8, 60, 10)  # for correlated noise, whose slow part needs large patches (docs/noise.md)
 SLAB_EPOCHS = {"train": 25, "fast": 8, "default": 12, "best": 16}
 SLAB_STRIDE = {"train": 1, "fast": 2, "default": 1, "best": 1}  # between the patches trained on; all are restored
 N_THINNED = 15_000  # patches; of fewer all are trained on
@@ -150,6 +151,7 @@ class ImageConfig(DatasetConfig):
             told = seen.sigma if config.sigma is None else config.sigma
             sigma = estimate_noise(seen.noisy, seen.missing) if told is None else told
             size = SLAB_SIZES[bisect([20, 35], sigma * 255 / seen.grey_range)]
+            size = size if seen.covariance is None else SLAB_OF_SLOW
         is_colour = opened.noisy.shape[2] > 1
         patch_size = self.patch_size or min(size.patch_size_of_colour if is_colour else size.patch_size, *sides)
         n_places = math.prod(max(1, side - patch_size + 1) for side in sides) * opened.n_pages
@@ -170,7 +172,7 @@ class ImageConfig(DatasetConfig):
             ea=fill(
                 config.ea, selection="best", mutation="residual", n_parents=1, n_children=min(4, n_latents),
                 n_candidates=min(FILLED_CANDIDATES if is_exact else SLAB_CANDIDATES, n_latents),
-                most_on=1 if is_exact else 2,
+                most_on=1 if is_exact or seen.covariance is not None else 2,
             ),
             lr=fill(config.lr, max=0.005),
             batch_size=config.batch_size or SLAB_BATCH,

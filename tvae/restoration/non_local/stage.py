@@ -40,10 +40,12 @@ def refine_restored(
 ) -> Restored:
     """A picture refined. To be called on all ranks, which share the bands out. Very small ones stay as they are.
 
+    So do those whose noise is correlated: groups and mixture know white noise alone.
+
     `estimate`: makes the first one, which nobody else keeps, for of a large picture it counts.
     """
     first = estimate()
-    if min(picture.page_height, picture.noisy.shape[1]) < SIDE_MIN:
+    if min(picture.page_height, picture.noisy.shape[1]) < SIDE_MIN or picture.covariance is not None:
         return first
     plan, is_whole = REFINEMENTS[effort], picture.is_nearly_whole(keep_observed)
     known = np.ones(picture.noisy.shape, dtype=bool) if picture.known is None else picture.known

@@ -1,4 +1,4 @@
-"""What was found out about the noise of a picture: variance against brightness, and correlation between neighbours."""
+"""The noise of a picture: variance against brightness, correlation between neighbours, and the candidates' bounds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tvae.noise.diagnosis import NoiseModel
+from tvae.noise.model import NoiseModel
 from tvae.runs.callbacks.canvas import canvas
 
 if TYPE_CHECKING:
@@ -14,9 +14,10 @@ if TYPE_CHECKING:
 
 
 def draw_noise(model: NoiseModel) -> Figure:
-    line, correlation = model.line, model.shape.correlation
-    figure = canvas(8, 3.5)
-    left, right = figure.subplots(1, 2)
+    table = model.covariance.table.diagonal().mean(-1)  # over channels
+    line, correlation = model.line, table / table[0, 0]
+    figure = canvas(12, 3.5)
+    left, right, last = figure.subplots(1, 3)
     left.plot(line.mean, line.variance, "o", label="flattest blocks")
     ends = np.array([line.mean.min(), line.mean.max()])
     left.plot(ends, line.gain * ends + line.offset, label=f"{line.gain:.3g} x {line.offset:+.3g}")
@@ -32,4 +33,9 @@ def draw_noise(model: NoiseModel) -> Figure:
     right.set_xlabel("pixels apart")
     right.set_title(f"correlation: {model.kind.replace('_', '-')}")
     right.legend()
+    white = model.bounds["white"]
+    last.barh(list(model.bounds), [nats - white for nats in model.bounds.values()])
+    last.axvline(0, color="k", linewidth=0.5)
+    last.set_xlabel("nats per value above white noise")
+    last.set_title("bounds")
     return figure
