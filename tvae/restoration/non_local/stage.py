@@ -28,6 +28,7 @@ LEAST = 0.05  # of the noise: the stated deviation, at least, also where everyth
 MUCH_NOISE = 35.0  # deviation in grey levels of 0..255, beyond which groups are larger
 LARGER_GROUPS = 1.4
 SIDE_MIN = 16  # pixels; smaller pictures have too few patches to compare
+NOISE_SHARE = 0.95  # the pilot has lost detail, so that the covariance of its patches is a little too small
 SIGMA_MIN = 1e-4  # of the peak; less noise than that is taken for none
 
 
@@ -81,17 +82,21 @@ def in_units(found: Tensor, units: Units, sigma: float) -> Restored:
 
 def refine_pilot(y: Tensor, pilot: Tensor, sigma: float, plan: Refinement, n_pages: int, bands: Bands) -> Tensor:
     """(2, H, W, C): mean and variance of every pixel, from local groups of the pilot's patches."""
-    sigma2, growth = sigma**2, LARGER_GROUPS if sigma * 255 > MUCH_NOISE else 1.0
+    sigma2, is_much = (NOISE_SHARE * sigma) ** 2, sigma * 255 > MUCH_NOISE
+    growth = LARGER_GROUPS if is_much else 1.0
 
     def of_band(band: Band) -> Tensor:
         return by_local_groups(y[band.page], pilot[band.page], sigma2, growth, plan, band.rows, bands.within)
 
     found = torch.zeros(2, *y.shape, dtype=torch.float64)
     bands.fill("local", found, n_pages, of_band)
-    if plan.is_repeated:
-        pilot, found = found[0].float(), torch.zeros_like(found)
-        bands.fill("again", found, n_pages, of_band)
     found[1].clamp_(min=LEAST**2 * sigma2)
+    if plan.is_repeated:
+        trust = 1.0 if is_much else 0.5  # in the newer picture
+        pilot = pilot.lerp(found[0].float(), trust)
+        again = torch.zeros_like(found)
+        bands.fill("again", again, n_pages, of_band)
+        found[0].lerp_(again[0], trust)
     return found
 
 
