@@ -26,7 +26,7 @@ from tvae.training.points import Reader
 from tvae.training.trainer import Fit
 
 CHUNK = 512  # patches restored at once
-CHUNK_AT_ONCE = 65536  # the same, where the backend has `moments`
+CHUNK_AT_ONCE = 32768  # the same, where the backend has `moments`
 WEIGHT_FLOOR = 0.05  # of sigma2, added to a patch's variance before its inverse is taken as a weight
 PRUNE = 1e-4  # share of q left out
 

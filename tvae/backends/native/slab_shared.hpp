@@ -82,16 +82,15 @@ struct SparseState {
 };
 static_assert(sizeof SparseState::on == 2 * sizeof(Word), "hash");
 
-// What all data points share: V^T with rows padded to whole vectors, the products of all V_h with each other where every
-// value is observed, and of M_h = I + U_h U_h^T / sigma2, which is then diagonal because the rows of U_h are orthogonal,
-// its inverse and log-determinant.
+// What all data points share: V^T with rows padded to whole vectors, and where every value is observed, of
+// M_h = I + U_h U_h^T / sigma2, which is then diagonal because the rows of U_h are orthogonal, its inverse and
+// log-determinant.
 template <class T> struct SlabShared {
   const int64_t H, D, r1, width, pitch;  // of rows of r + 1 and of D values
   Array<T> transposed, own, inverse;    // (H, D, width); (H, width): products of w_h with V_h; the inverse, zero for w_h
   Array<T> rows;                        // (H, r + 1, pitch): V_h, rows padded with zeros, where every value is observed
   Array<T> variance;                    // (H, pitch): diagonal of U_h^T M_h^-1 U_h
   std::vector<double> log_det, spread;  // (H,); its trace over sigma2
-  Array<T> gram;                        // (H, H, r1, width), or nothing
 
   SlabShared(const SlabTask &task, Phases &phases)
       : H(task.n_latents), D(task.n_values), r1(task.rank + 1), width(round_up(r1, WIDTH<T>)), pitch(round_up(D, WIDTH<T>)) {
@@ -113,16 +112,10 @@ template <class T> struct SlabShared {
         for (int64_t d = 0; d < D; ++d) variance[h * pitch + d] += v[a * D + d] * v[a * D + d] / m;
       }
     });
-    if (task.observed) return;
-    gram.resize(H * H * r1 * width);
-    phases.add(H, [=](int64_t h) {
-      for (int64_t j = 0; j < H; ++j) project(j, vector(h, 0), r1, &gram[(h * H + j) * r1 * width], width);
-    });
   }
   SlabShared(const SlabShared &) = delete;
 
   const T *vector(int h, int64_t a) const { return &rows[(h * r1 + a) * pitch]; }
-  const T *block(int h, int j) const { return &gram[(h * H + j) * r1 * width]; }
 
   // out (r1, r1) = V_h V_j^T over the values in `place`
   void gram_over(const std::vector<int32_t> &place, int64_t h, int64_t j, T *out) const {

@@ -227,20 +227,25 @@ private:
     T *offset = &offsets[place * stride], *out = &inverses[place * depth * stride];
     std::fill_n(matrix.data(), n * length, T(0)), std::fill_n(offset, stride, T(0));
     const T scale = inverse;
-    for (int i = 0; i < state.k; ++i)
-      for (int j = 0; j < state.k; ++j) {
-        const T *g = shared.block(state.on[i], state.on[j]);  // rows are of i
-        factor.constant += g[0];
-        for (int64_t a = 0; a < r; ++a) offset[i * r + a] += g[(a + 1) * width];
-        if (j < i) continue;
+    make_room(moved, r1 * width);
+    for (int i = 0; i < state.k; ++i) {
+      const T *own = &shared.own[state.on[i] * width], *inverse_of = &shared.inverse[state.on[i] * width];
+      factor.constant += own[0];
+      for (int64_t a = 0; a < r; ++a) {
+        offset[i * r + a] += own[a + 1];
+        matrix[(i * r + a) * length + i * r + a] = 1 / inverse_of[a + 1];
+      }
+      for (int j = i + 1; j < state.k; ++j) {
+        T *g = moved.data();  // (r + 1, width): rows are of i
+        shared.project(state.on[j], shared.vector(state.on[i], 0), r1, g, width);
+        factor.constant += 2 * double(g[0]);
         for (int64_t a = 0; a < r; ++a) {
+          offset[i * r + a] += g[(a + 1) * width], offset[j * r + a] += g[a + 1];
           T *to = &matrix[(i * r + a) * length + j * r];
-          if (i == j)
-            to[a] = 1 + scale * g[(a + 1) * width + a + 1];
-          else
-            for (int64_t b = 0; b < r; ++b) to[b] = scale * g[(a + 1) * width + b + 1];
+          for (int64_t b = 0; b < r; ++b) to[b] = scale * g[(a + 1) * width + b + 1];
         }
       }
+    }
     double product = 1, log_det = 0;
     for (int64_t i = 0; i < n; ++i) {
       T *row = &matrix[i * length];
@@ -359,21 +364,19 @@ private:
     evaluate(base);
     T *c = coefficients.data();
     expect(base, c);
-    make_room(moved, width);
-    T *v = moved.data();
+    make_room(moved, pitch + width);
+    T *left = moved.data(), *v = left + pitch;
+    std::copy_n(residual, pitch, left);
+    for (int j = 0; j < base.k; ++j) {
+      const T *w = shared.vector(base.on[j], 0);
+      for (int64_t d = 0; d < pitch; d += WIDTH<T>)
+        vec(left + d) -= vec(w + d) + combine(c + j * r, w + pitch + d, pitch, r);
+    }
     order.clear();
     for (size_t s = 0; s < latents.size(); ++s) {
       const int h = latents[s];
       if (base.has(h)) continue;
-      const T *p = projections + s * width;
-      for (int64_t i = 0; i < width; i += WIDTH<T>) {
-        Vec<T> total = vec(p + i);
-        for (int j = 0; j < base.k; ++j) {
-          const T *g = shared.block(base.on[j], h) + i;  // rows are of the base
-          total -= vec(g) + combine(c + j * r, g + width, width, r);
-        }
-        vec(v + i) = total;
-      }
+      shared.project(h, left, 1, v, 0);
       const double gain = weigh(h, v);
       if (base.log_joint + gain >= best - task.far_below) order.push_back({gain, h});
     }
