@@ -26,7 +26,7 @@ from tvae.io.atomic import write_atomically
 from tvae.model.local_prior import Local
 from tvae.model.slab import Slab
 from tvae.restoration.non_local.effort import REFINEMENTS, Refinement
-from tvae.restoration.non_local.filling import n_passes
+from tvae.restoration.non_local.filling import n_passes, sizes
 from tvae.restoration.non_local.local_groups import refine_locally
 from tvae.restoration.non_local.stage import LARGER_GROUPS, MUCH_NOISE, SIDE_MIN
 from tvae.training.trainer import Fit
@@ -118,7 +118,7 @@ def _denoising(plan: Refinement, picture: Picture) -> dict[str, float]:
 
 def _filling(plan: Refinement, picture: Picture, is_exact: bool) -> dict[str, float]:
     height, width, n_channels = picture.noisy.shape
-    each = (FILLED + BY_VOLUME * n_similar**2 * side**2 * n_channels for side, n_similar in plan.fill)
+    each = (FILLED + BY_VOLUME * n_similar**2 * side**2 * n_channels for side, n_similar in sizes(plan, n_channels))
     seconds = height * width / plan.step**2 * sum(each)
     return {f"filled {i}": seconds for i in range(n_passes(plan, is_exact))}
 

@@ -16,6 +16,7 @@ class Refinement:
     n_fill_passes: int = 8  # of filling from local groups, each on the result of the one before
     n_noisy_passes: int = 2  # the same where known pixels are noisy
     fill: tuple[tuple[int, int], ...] = ((5, 30), (6, 60))  # patch size and group size of a pass, averaged
+    fill_of_colour: tuple[tuple[int, int], ...] = ((5, 30),)  # the same: larger groups take minutes
 
 
 REFINEMENTS = {

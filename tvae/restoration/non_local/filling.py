@@ -19,15 +19,16 @@ def fill_pixels(
     `y`, `known`, `pilot` (H, W, C): values, which of them are known, and a first estimate; `sigma`: deviation of the
     noise, 0 where known values are exact.
     """
+    groups_of_pass = sizes(plan, y.shape[2])
 
     def of_band(band: Band) -> Tensor:
         images = y[band.page], known[band.page], pilot[band.page]
         total = torch.zeros(2, len(band.rows), *y.shape[1:], dtype=torch.float64)
-        for side, n_similar in plan.fill:
+        for side, n_similar in groups_of_pass:
             size = min(side, *images[0].shape[:2])
             groups = similar_patches(images[2], size, plan.step, plan.radius, n_similar, band.rows)
             total += fill_locally(*images, groups, size, sigma**2, band.rows)
-        return total / len(plan.fill)
+        return total / len(groups_of_pass)
 
     found = torch.zeros(2, *y.shape, dtype=torch.float64)
     for i in range(n_passes(plan, sigma == 0)):
@@ -42,3 +43,8 @@ def fill_pixels(
 def n_passes(plan: Refinement, is_exact: bool) -> int:
     """How many there are, where known values are exact or noisy."""
     return plan.n_fill_passes if is_exact else plan.n_noisy_passes
+
+
+def sizes(plan: Refinement, n_channels: int) -> tuple[tuple[int, int], ...]:
+    """Patch size and group size of each kind of group in a pass."""
+    return plan.fill if n_channels == 1 else plan.fill_of_colour
