@@ -145,10 +145,10 @@ class ImageConfig(DatasetConfig):
         sides, seen, model = (opened.page_height, opened.noisy.shape[1]), opened.seen, config.model
         keeps_known = _keeps_known(config) if config.keep_known is None else config.keep_known
         is_exact = keeps_known and opened.known is not None
+        told = seen.sigma if config.sigma is None else config.sigma
         if is_exact:
             sigma, size = SIGMA_OF_KNOWN * seen.grey_range / 255, FILLED_SIZE
         else:
-            told = seen.sigma if config.sigma is None else config.sigma
             sigma = estimate_noise(seen.noisy, seen.missing) if told is None else told
             size = SLAB_SIZES[bisect([20, 35], sigma * 255 / seen.grey_range)]
             size = size if seen.covariance is None else SLAB_OF_SLOW
@@ -166,7 +166,7 @@ class ImageConfig(DatasetConfig):
             model=fill(
                 replace(model, n_latents=n_latents), likelihood="slab", slab=rank, prior="local", solver="exact",
                 hidden=[], sigma2=sigma**2, fixed_sigma2=config.sigma is not None,
-                capped_sigma2=model.sigma2 is None and not is_exact, impute=False,
+                capped_sigma2=told is model.sigma2 is None and not is_exact, impute=False,
             ),
             states=fill(config.states, n_states=min(8, n_latents)),
             ea=fill(
