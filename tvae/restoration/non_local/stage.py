@@ -41,7 +41,7 @@ def refine_restored(
 ) -> Restored:
     """A picture refined. To be called on all ranks, which share the bands out. Very small ones stay as they are.
 
-    So do those whose noise is correlated: groups and mixture know white noise alone.
+    So do those whose noise is correlated: groups know white noise alone.
 
     `estimate`: makes the first one, which nobody else keeps, for of a large picture it counts.
     """
