@@ -74,6 +74,17 @@ def test_equal_channels_give_the_grey_result(command):
     np.testing.assert_array_equal(filled, np.dstack([tvae.inpaint(GREY, GREY > 150, overrides=TINY)] * 3))
 
 
+@pytest.mark.parametrize("n_channels", [2, 4])
+def test_two_channels_and_four_come_the_way_of_three(n_channels):
+    """As of a microscope with two dyes, and of a camera with infrared; each channel has its own structure."""
+    y, x = np.mgrid[:48, :48]
+    clean = np.stack([120 + 60 * np.sin(x / (3 + c) + c) * np.cos(y / 5) for c in range(n_channels)], -1)
+    noisy = clean + 20 * np.random.default_rng(0).normal(size=clean.shape)
+    found = tvae.denoise(noisy, channel_axis=2, effort="fast", threads=1)
+    assert found.shape == clean.shape
+    assert (np.std(found - clean, axis=(0, 1)) < 0.5 * np.std(noisy - clean, axis=(0, 1))).all()
+
+
 def test_a_constant_picture_comes_back():
     """A tile of the sky in a service; a mistake in the options is told all the same."""
     for image, axis in (

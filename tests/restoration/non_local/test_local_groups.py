@@ -42,18 +42,24 @@ def test_colours_are_turned_into_opponents_and_back():
 
 
 @pytest.mark.parametrize("n_channels", [1, 2, 4])
-def test_other_channels_stay_what_they_are(n_channels):
-    noisy, pilot = 0.3 * randn(14, 12, n_channels), 0.3 * randn(14, 12, n_channels, seed=1)
+def test_other_channels_are_refined_along_their_principal_axes(n_channels):
+    """Two pairs of channels that differ in scale, turned: the axes are known."""
+    turn = torch.linalg.qr(randn(n_channels, n_channels, seed=2)).Q
+    scale = torch.tensor([0.5, 0.3, 0.2, 0.1], dtype=torch.float64)[:n_channels]
+    apart, before = randn(14, 12, n_channels) * scale, randn(14, 12, n_channels, seed=1).flatten(0, 1)
+    before = torch.linalg.qr(before - before.mean(0)).Q * 10 * scale  # exactly uncorrelated
+    noisy, pilot = apart @ turn, before.view(14, 12, n_channels) @ turn
     groups = [*similar_patches(pilot.sum(-1, keepdim=True), *SEARCH)]
     found = refine_locally(noisy, pilot, *SEARCH, 0.02, range(14))
-    for channel in range(n_channels):
-        wanted = alone(noisy[..., channel], pilot[..., channel], groups, 0.02)
-        torch.testing.assert_close(found[..., channel], wanted)
+    each = [alone(apart[..., i], before.view(14, 12, -1)[..., i], groups, 0.02) for i in range(n_channels)]
+    mean, variance = torch.stack(each, -1)
+    torch.testing.assert_close(found[0], mean @ turn)
+    torch.testing.assert_close(found[1], variance @ turn.square())
 
 
 @pytest.mark.parametrize("n_channels", range(1, 6))
 def test_channels_are_orthonormal(n_channels):
-    mix = channels_for(n_channels)
+    mix = channels_for(randn(9, 7, n_channels))
     torch.testing.assert_close(mix @ mix.T, torch.eye(n_channels, dtype=torch.float64))
 
 
