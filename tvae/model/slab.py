@@ -173,9 +173,12 @@ class Slab(Gaussian):
     ) -> tuple[Tensor, Tensor | None]:
         """mu(z) + U E[a], and the diagonal of U Cov[a] U^T."""
         _, found = self._of_rows(x, mu, z, observed)
-        mean, directions = mu + (found.mean[:, None] @ found.directions)[:, 0], found.directions
-        if root is not None:
-            mean, directions = mean @ root, directions @ root
+        if root is None:
+            directions = found.directions
+        else:  # all directions once, for there are fewer than rows have
+            mu = mu @ root
+            directions = ((self.directions @ root)[found.latent] * found.is_on[..., None, None]).flatten(1, 2)
+        mean = mu + (found.mean[:, None] @ directions)[:, 0]
         return mean, (directions * torch.cholesky_solve(directions, found.cholesky)).sum(1)
 
     def spec(self) -> dict[str, Any]:

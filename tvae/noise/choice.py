@@ -214,7 +214,7 @@ class Trial:
         stride = max(1, math.ceil(math.sqrt(n_places / N_PATCHES)))
 
         def cut(values: np.ndarray) -> torch.Tensor:
-            return extract(torch.from_numpy(np.ascontiguousarray(values)), size, stride, n_pages)
+            return extract(torch.from_numpy(np.array(values)), size, stride, n_pages)
 
         observed = cut(known)
         whole = observed.all(1)

@@ -109,7 +109,7 @@ def _of_band(fit: Fit, patches: Reader, shape: tuple[int, ...], plan: Plan, band
     page, own, n = band.page.start // height, fit.points.own, len(rows) * len(columns)
     n_trained = int(rows[-1]) + int(columns[-1]) + 1  # of a page
     reach = overlapping(sums.rows, plan.patch_size, band.rows)
-    size = CHUNK if fit.backend.moments is None else CHUNK_AT_ONCE
+    size = CHUNK if fit.backend.moments is None or root is not None else CHUNK_AT_ONCE
     for index in chunks(range(reach.start * len(columns), reach.stop * len(columns)), size, n):
         trained = page * n_trained + rows[index // len(columns)] + columns[index % len(columns)]
         is_own = (trained >= own.start) & (trained < own.stop)
@@ -158,10 +158,11 @@ def _moments(
     index = trained.to(fit.device)
     model, config, backend = fit.model, fit.config, fit.backend
     streams = [Stream(derive(config.seed, "restore", i), number) for i in range(n_rounds)]
-    last = streams.pop() if streams and backend.moments is not None else None
+    moments = backend.moments if root is None else None  # the kernel takes nothing back
+    last = streams.pop() if streams and moments is not None else None
     for rng in streams:
         packed = backend.e_step(model, config.ea, x, packed, rng, observed, index).packed
-    if backend.moments is not None:
-        return backend.moments(model, config.ea, x, packed, last, observed, index, root)
+    if moments is not None:
+        return moments(model, config.ea, x, packed, last, observed, index)
     rows = significant_states(backend.e_step(model, config.ea, x, packed, None, observed, index), PRUNE)
     return clean_moments(model, x, rows, observed, backend.products, root)

@@ -111,12 +111,8 @@ class MomentsFunction(Protocol):
         rng: Stream | None,
         observed: Tensor | None = None,
         index: Tensor | None = None,
-        root: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """(B, D) each: mean and variance of the clean value under q after the E-step of `EStepFunction`.
-
-        `root` (D, D): those of the value times it.
-        """
+        """(B, D) each: mean and variance of the clean value under q after the E-step of `EStepFunction`."""
 
 
 def visit_by(e_step: EStepFunction, gradient: GradientFunction, products: Products) -> VisitFunction:

@@ -27,7 +27,7 @@ template <class T> class SlabPoint {
   const SlabShared<T> &shared;
   SlabSums<T> &sums;
   const int64_t D, H, r, r1;
-  const T *vectors, *bias, *shown;
+  const T *vectors, *bias;
   const double inverse;  // of sigma2
   Array<T> residual, projections, gains, blocks;
   std::vector<int32_t> slot, latents, block_of;
@@ -61,8 +61,7 @@ public:
   SlabPoint(const SlabTask &task, const SlabShared<T> &shared, SlabSums<T> &sums)
       : task(task), shared(shared), sums(sums), D(task.n_values), H(task.n_latents), r(task.rank), r1(r + 1),
         vectors(static_cast<const T *>(task.vectors)),
-        bias(static_cast<const T *>(task.bias)), shown(static_cast<const T *>(task.shown)),
-        inverse(1 / task.sigma2), residual(D), gains(H), slot(H, -1),
+        bias(static_cast<const T *>(task.bias)), inverse(1 / task.sigma2), residual(D), gains(H), slot(H, -1),
         stride(MOST_ON * r) {
     factor.resize(stride * stride + 1), solution.resize(stride + 1);
   }
@@ -353,14 +352,6 @@ public:
       for (int64_t d = 0; d < D; ++d)
         if (!observed || observed[d]) error += double(residual[d] - sum[d]) * (residual[d] - sum[d]);
       if (first) sums.error += q * (error + spread);
-      if (mean && shown != vectors) {
-        std::fill_n(sum, D, T(0));
-        for (int i = 0; i < k; ++i) {
-          const T *v = shown + state.on[i] * r1 * D;
-          add_row(sum, T(1), v, sum, D);
-          for (int64_t a = 0; a < r; ++a) add_row(sum, coefficients[i * r + a], v + (a + 1) * D, sum, D);
-        }
-      }
       if (mean) add_row(mean, q, sum, mean, D);
       if (variance) add_variance(state, q, sum, variance);
       if (!first) continue;
@@ -379,7 +370,7 @@ public:
     if (mean)
       for (int64_t d = 0; d < D; ++d) {
         if (variance) variance[d] = std::max(variance[d] - mean[d] * mean[d], T(0));
-        mean[d] += static_cast<const T *>(task.shown_bias)[d];
+        mean[d] += bias[d];
       }
   }
   Array<T> parts, cov;
@@ -393,8 +384,8 @@ public:
       T *t = row.data();
       std::fill_n(t, D, T(0));
       for (int64_t j = 0; j < m; ++j)
-        add_row(t, cov[i * m + j], shown + (state.on[j / r] * r1 + j % r + 1) * D, t, D);
-      const T *u = shown + (state.on[i / r] * r1 + i % r + 1) * D;
+        add_row(t, cov[i * m + j], vectors + (state.on[j / r] * r1 + j % r + 1) * D, t, D);
+      const T *u = vectors + (state.on[i / r] * r1 + i % r + 1) * D;
       for (int64_t d = 0; d < D; ++d) variance[d] += q * u[d] * t[d];
     }
   }

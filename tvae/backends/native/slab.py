@@ -48,7 +48,6 @@ class _Job:
         observed: Tensor | None,
         index: Tensor | None,
         prune: float = 0.0,
-        root: Tensor | None = None,
     ) -> None:
         decoder, likelihood = model.decoder, model.likelihood
         assert isinstance(decoder, Mlp)
@@ -86,8 +85,6 @@ class _Job:
             x=of.tensor(x),
             bias=of.tensor(decoder.biases[0]),
             vectors=of.tensor(vectors),
-            shown=of.tensor(vectors if root is None else vectors @ root),
-            shown_bias=of.tensor(decoder.biases[0] if root is None else decoder.biases[0].detach() @ root),
             observed=of.optional(None if observed is None else observed.view(torch.uint8)),
             cell=of.optional(cell),
             pi=of.tensor(pi.to(x.dtype)),
@@ -161,14 +158,10 @@ def moments(
     rng: Stream | None,
     observed: Tensor | None = None,
     index: Tensor | None = None,
-    root: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """(B, D) each: posterior mean and variance of the clean value, after an E-step; needs `has_slab`.
-
-    `root` (D, D): those of the value times it.
-    """
+    """(B, D) each: posterior mean and variance of the clean value, after an E-step; needs `has_slab`."""
     searches = rng is not None and packed.shape[1] < 2**model.n_latents
-    job = _Job(model, ea, x, packed, searches, observed, index, PRUNE, root)
+    job = _Job(model, ea, x, packed, searches, observed, index, PRUNE)
     mean, variance = torch.empty_like(x), torch.empty_like(x)
     job.task.mean, job.task.variance = mean.data_ptr(), variance.data_ptr()
     job.run(x.dtype)

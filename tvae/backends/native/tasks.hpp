@@ -66,7 +66,6 @@ struct SlabTask {
   uint8_t *new_packed;              // result: (N, S, ceil(H/8)), the fittest first
   double *log_joint, *log_prior;    // results: (N, S)
   int64_t *n_accepted;              // result: (N,)
-  const void *shown, *shown_bias;   // (H, r + 1, D), (D,): vectors that `mean` and `variance` are of
   void *mean, *variance;            // results: (N, D) of the clean value, or null
   double *active;                   // q by latent, added to: (cells, H), or (parts, H) where there is one for all
   double *together;                 // (H,): q times the number of latents on, where h is on: added to
