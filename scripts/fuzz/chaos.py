@@ -52,7 +52,7 @@ def _be_command(command: str, options: Sequence[str], environment: dict[str, str
     os.environ.update(environment)
     torch.set_num_threads(1)
     sys.argv = [f"{command}.py", *options]
-    importlib.import_module(f"tvae.{command}").main()
+    importlib.import_module("tvae.search.__main__" if command == "search" else f"tvae.{command}").main()
 
 
 def free_port() -> int:

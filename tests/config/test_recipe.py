@@ -115,9 +115,8 @@ def test_more_effort_trains_and_refines_more():
     assert by_effort[-1] < in_full
     assert tuple(REFINEMENTS) == EFFORTS
     fast, default, best = REFINEMENTS.values()
-    assert fast.n_rounds < default.n_rounds < best.n_rounds
-    assert fast.n_fill_rounds < default.n_fill_rounds < best.n_fill_rounds
     assert len(fast.local) < len(default.local) <= len(best.local)
+    assert fast.n_fill_passes < default.n_fill_passes <= best.n_fill_passes
     assert completed("dataset=camera", "noise=25").effort == "default"
 
 

@@ -21,7 +21,7 @@ from tvae.restoration import cost
 from tvae.restoration.cost import stages
 from tvae.restoration.posterior_mean import Restored
 from tvae.restoration.tiling import Bands
-from tvae.runs.forecast import closing, opening, tell_untold_noise
+from tvae.runs.forecast import closing, opening, tell_noise
 from tvae.runs.restoring import restore_picture
 from tvae.runs.setup import make_fit
 
@@ -166,5 +166,5 @@ def test_data_that_are_no_picture():
 )
 def test_what_is_assumed_of_noise_that_was_not_found_out(picture, changes, is_told, caplog):
     with caplog.at_level(logging.INFO):
-        tell_untold_noise(small_config(**changes), picture)
+        tell_noise(small_config(**changes), picture)
     assert ("taken to be white Gaussian" in caplog.text) == is_told

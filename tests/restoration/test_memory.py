@@ -55,7 +55,7 @@ def test_states_that_are_there_are_not_counted_again():
     assert missing - there == pytest.approx(n_bytes, abs=1 << 22)
 
 
-@pytest.mark.parametrize(("effort", "per_value"), [("default", 32), ("best", 44)])
+@pytest.mark.parametrize(("effort", "per_value"), [("fast", 32), ("default", 44), ("best", 44)])
 def test_a_repeated_pass_counts(effort, per_value):
     small, large = (pictured(grey(n_rows, 900)) for n_rows in (3000, 6000))
     config = small_config(effort=effort)

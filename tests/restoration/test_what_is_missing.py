@@ -34,7 +34,7 @@ def write_pictures():
         (["image=a.png", "mask=zero.png"], "zero.png: no pixel is missing, so there is nothing to fill in"),
         (["image=a.png", "mask=in_alpha.png"], "in_alpha.png: no pixel is missing, so there is nothing to fill in"),
         (["image=a.png", "missing=0"], "a.png: no pixel is missing"),
-        (["image=a.png", "noise=10"], "a.png: no pixel is missing"),
+        (["image=a.png", "noise=10", "corruption=gaussian"], "a.png: no pixel is missing"),
         (["image=clear.png"], "clear.png: all pixels are missing"),
     ],
 )

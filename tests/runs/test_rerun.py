@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("_no_figures")
 def call(command):
     write_image(Path("in.png"), tiny_picture())
     run = partial(command, "denoise")
-    code, out = run("image=in.png", *TINY, "restoration=posterior_mean", "hydra.run.dir=run")
+    code, out = run("image=in.png", "model=deep", *TINY, "restoration=posterior_mean", "hydra.run.dir=run")
     assert code == 0, out
     return run
 
@@ -41,7 +41,7 @@ def test_options_of_restoration_and_any_working_directory(call, tmp_path, monkey
 
 
 @pytest.mark.parametrize(
-    "words", [["run=run"], ["image=in.png", *TINY, "restoration=posterior_mean", "hydra.run.dir=run"]]
+    "words", [["run=run"], ["image=in.png", "model=deep", *TINY, "restoration=posterior_mean", "hydra.run.dir=run"]]
 )
 def test_a_finished_run_is_trained_further(call, words):
     words = [word for word in words if not word.startswith("epochs")]

@@ -12,7 +12,6 @@ from skimage.restoration import inpaint_biharmonic
 import tvae
 from tvae import api
 from tvae.data.picture import add_noise, drop_pixels
-from tvae.errors import UserError
 from tvae.io.image_file import read_image, write_image
 from tvae.restoration.metrics import psnr
 
@@ -56,7 +55,7 @@ def test_denoising_gains_and_the_run_directory_holds_the_pictures(command):
     assert found["sigma_true"] == 40
     assert found["sigma"] == pytest.approx(40, rel=0.2), "learned, not told"
     assert 0 < found["ssim"] <= 1
-    assert f"PSNR {found['psnr']:.2f} dB" in out
+    assert f"-> {found['psnr']:.2f} dB" in out
     assert {p.name for p in Path("run/figures").iterdir()} == {
         "comparison.png",
         "decoder.png",
@@ -197,8 +196,7 @@ def test_the_call_survives_the_import_of_the_command():
         tvae.inpaint(CLEAN, np.zeros((2, 2)))
     with pytest.raises(ValueError, match="pixels of type complex128"):
         tvae.denoise(CLEAN.astype(complex))
-    with pytest.raises(UserError, match="all known pixels are equal"):
-        tvae.denoise(np.ones((20, 20)))
+    assert np.array_equal(tvae.denoise(np.ones((20, 20))), np.ones((20, 20)))
     for option in ("noise=5", "missing=0.5", "run=x", "clean=x.png", "states.memmap=true"):
         with pytest.raises(ValueError, match=f"{option.split('=')[0]}.*has no meaning"):
             tvae.denoise(CLEAN, overrides=option)

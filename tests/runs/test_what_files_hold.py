@@ -32,7 +32,7 @@ def run(command, finished):
     """Its copy in the working directory, with the picture it is of."""
     write_image(Path("a.png"), tiny_picture())
     if not finished.exists():
-        code, out = command("denoise", "image=a.png", *TINY, "hydra.run.dir=run")
+        code, out = command("denoise", "image=a.png", "model=deep", *TINY, "hydra.run.dir=run")
         assert code == 0, out
         shutil.copytree("run", finished)
     else:

@@ -69,7 +69,7 @@ def test_the_straight_through_gradient_is_that_of_a_linear_function_on_average(p
     soft = torch.sigmoid((logits[..., None] + torch.logit(u)) / amortised.TEMPERATURE)
     (expected,) = torch.autograd.grad((soft.mean(-1) @ slope).sum(), logits)
     assert torch.allclose(found, expected, rtol=0.02)
-    assert set(drawn.z.unique().tolist()) == {0.0, 1.0}
+    assert torch.allclose(drawn.z, drawn.z.round(), atol=1e-12)  # hard + soft - soft rounds
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)

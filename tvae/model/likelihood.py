@@ -88,11 +88,12 @@ class Gaussian(Likelihood):
     """log p(x|z) = -D/2 log(2 pi sigma2) - |x - mu(z)|^2 / (2 sigma2), Eq. (1); sigma2 by Eq. (5)."""
 
     name = "gaussian"
+    sigma2_min: ClassVar[float] = SIGMA2_MIN
     sigma2: Tensor
 
     def __init__(self, sigma2: Tensor):
         super().__init__()
-        self.register_buffer("sigma2", sigma2.clamp(min=SIGMA2_MIN))
+        self.register_buffer("sigma2", sigma2.clamp(min=self.sigma2_min))
         self.is_fixed = False  # sigma2 is known
         self.sigma2_max = math.inf
 
@@ -133,7 +134,7 @@ class Gaussian(Likelihood):
     @torch.no_grad()
     def update(self, sums: dict[str, Tensor]) -> None:
         if not self.is_fixed:
-            self.sigma2.copy_((sums["error"] / sums["n_observed"]).clamp(SIGMA2_MIN, self.sigma2_max))  # Eq. (5)
+            self.sigma2.copy_((sums["error"] / sums["n_observed"]).clamp(self.sigma2_min, self.sigma2_max))  # Eq. (5)
 
     def sample(self, mu: Tensor, rng: torch.Generator, z: Tensor | None = None) -> Tensor:
         return mu + self.sigma2.sqrt() * standard_normal(mu, rng)

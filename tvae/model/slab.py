@@ -48,6 +48,7 @@ class Slab(Gaussian):
     """N(x; mu(z), sigma2 I + sum_h z_h U_h U_h^T); sigma2 and U in closed form."""
 
     name = "slab"
+    sigma2_min = 1e-5  # of the data's variance: products over sigma2 stay exact in single precision
     directions: Tensor  # (H, r, D), orthogonal rows
 
     def __init__(self, sigma2: Tensor, directions: Tensor):

@@ -19,7 +19,7 @@ noise alone.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -34,6 +34,7 @@ STIFFNESS = 1e-3  # what a lag's square counts, times the lag's: keeps those tha
 LEAST = 0.01  # of the mean power: the least that is divided by
 BRIGHTNESSES, PER_BRIGHTNESS = 12, 40
 SLACK = 0.15  # relative deviation above the line from which a brightness counts less: structure only adds variance
+FINEST, SLOWER = 1.25, 0.75  # of the cosines that a block has along a side: i + j from, and up to
 EVEN_BRIGHTNESSES = 8
 EVEN_ORDERS = {8: (3, 7), 4: (2, 4), 2: (1, 2)}  # pixels along a side of a block, and which cosines i + j count
 QUIETEST, QUIET = 0.02, 0.25
@@ -63,6 +64,13 @@ class Line:
     offset: float
     mean: np.ndarray  # (B,) brightnesses
     variance: np.ndarray  # (B,) at these
+    finest: float = 1.0  # power of the finest cosines over that of slower ones where it is bright; white noise: 1
+
+    @property
+    def miss(self) -> float:
+        """How far variances are from the line, as a factor's logarithm, in the median."""
+        least = np.finfo(float).tiny
+        return float(np.median(np.abs(np.log(self.variance.clip(min=least) / self.at(self.mean).clip(min=least)))))
 
     def at(self, mean: np.ndarray | float) -> np.ndarray:
         """Variance, nowhere below a hundredth of its largest value."""
@@ -117,13 +125,18 @@ class Blocks:
         counts, is_odd = self._halves()
         squares, brightness = (self.cosines**2).reshape(-1, self.side, self.side), self.mean.ravel()
         odd, even = squares[:, counts & is_odd].mean(1), squares[:, counts & ~is_odd].mean(1)
-        means, variances = [], []
+        order = np.add.outer(np.arange(self.side), np.arange(self.side)) / self.side
+        finest, slower = (order >= FINEST) & ~is_odd, counts & (order <= SLOWER) & ~is_odd
+        means, variances, ratios = [], [], []
         for part in _by_brightness(brightness):
             n = max(FLAT_MIN, int(FLAT * len(part)))
             chosen = part[odd[part].argsort()[:n]]
             means.append(brightness[chosen].mean())
             variances.append(even[chosen].mean())
-        return fit_line(np.array(means), np.array(variances))
+            if finest.any() and slower.any():  # blocks of 2 pixels have too few
+                ratios.append(squares[chosen][:, finest].mean() / max(squares[chosen][:, slower].mean(), 1e-60))
+        line = fit_line(np.array(means), np.array(variances))
+        return replace(line, finest=float(np.median(ratios[len(ratios) // 2 :]))) if ratios else line
 
 
 def _by_brightness(mean: np.ndarray) -> list[np.ndarray]:

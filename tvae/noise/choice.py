@@ -8,7 +8,6 @@ cannot tell is correlated noise from texture, so that anything but white noise h
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -30,8 +29,6 @@ from tvae.noise.outliers import find_outliers, replace_outliers
 from tvae.noise.stabilise import Anscombe, Scaling
 from tvae.noise.treatment import Step, Treatment
 
-log = logging.getLogger(__name__)
-
 N_PATCHES, PATCHES_MIN = 2000, 200
 SIZE, SIZE_OF_COLOUR = 8, 6  # pixels along a side of a patch
 MARGIN = 0.02  # nats per value by which a candidate has to be ahead of simpler ones
@@ -42,7 +39,10 @@ LEVEL_MIN = 0.01  # of the contrast: less noise than that is hardly seen, and no
 STEPS_MIN, FINE = 2.5, 64  # the same in steps between grey levels, where the contrast has more steps than the latter
 ROUNDING = 0.6  # the same where it has fewer, as counts of single photons: twice what rounding leaves
 CONTRAST = (0.001, 0.999)  # quantiles between which a picture's contrast is
-GROWTH_MIN = 1.1  # of the variance, from dark to bright, with less of which no transform is tried
+GROWTH_MIN = 1.5  # of the variance, from dark to bright, with less of which no transform is tried
+# Photon counts are white at every brightness, and their variance is on a line; strokes, stars and dots, whose variance
+# grows as well, are smooth or off the line (docs/noise.md).
+FINEST_MIN, MISS_MAX = 0.35, 0.25
 KNOWN_MIN = 0.9  # share of the values, with less of which no covariance is looked for
 PILED_UP = 1e-3  # share of values at an extreme that is more than chance
 COARSE = 3.0  # steps between grey levels that a deviation has at least, where values at the lowest one are clipped
@@ -67,13 +67,6 @@ def with_noise_model(picture: Picture, kind: str, sigma_map: str | None, fills_o
     judged = judge(picture, kind if sigma is None else "gaussian", fills_outliers)
     if judged is None:
         refuse(kind not in ("auto", "gaussian"), f"noise_model={kind}: too little of the picture is known to tell")
-    else:
-        log.info("noise: %s", judged[0])
-        if judged[0].outliers is not None and not fills_outliers:
-            log.info(
-                "%d pixels look like salt and pepper or hot pixels and are kept; outliers=fill fills them in",
-                judged[0].outliers.any(-1).sum(),
-            )
     if sigma_map is not None and sigma is not None:
         scaled = picture.noisy / sigma
         known = scaled if picture.known is None else scaled[picture.known]
@@ -160,7 +153,8 @@ def _candidates(
 ) -> list[Candidate]:
     """All but white noise with one level; a covariance is looked for after the transform, if there is one."""
     found: list[Candidate] = []
-    is_growing = line.gain > 0 and line.at(line.mean.max()) > GROWTH_MIN * line.at(line.mean.min())
+    growth = float(line.at(line.mean.max()) / line.at(line.mean.min()))
+    is_growing = line.gain > 0 and growth > GROWTH_MIN and line.finest > FINEST_MIN and line.miss < MISS_MAX
     if is_growing or (kind == "poisson_gaussian" and line.gain > 0):
         found.append(_photon_counts(trial, line))
     if kind == "poisson_gaussian" or usable.mean() < KNOWN_MIN:
@@ -183,8 +177,9 @@ def _candidates(
 
 def _photon_counts(trial: Trial, line: Line) -> Candidate:
     """The line or the one through the origin."""
-    through_zero = replace(line, gain=float(np.median(line.variance / line.mean.clip(min=1e-9))), offset=0.0)
-    lines = [each for each in (line, through_zero) if each is line or line.mean.min() > 0]
+    lines = [line]
+    if line.mean.min() > 0:
+        lines.append(replace(line, gain=float(np.median(line.variance / line.mean)), offset=0.0))
     tries = [
         trial.fit("photon counts", "poisson_gaussian", 1.0, Anscombe(each.gain, each.offset), each) for each in lines
     ]

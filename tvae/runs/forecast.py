@@ -73,11 +73,20 @@ def closing(config: Config, picture: Picture, restored: Restored, metrics: dict[
     return f"{', '.join(words)}; finished in {as_time(metrics['seconds_total'])}: {path}"
 
 
-def tell_untold_noise(config: Config, picture: Picture | None) -> None:
-    """Of a picture whose noise was looked for and not found out; with the run, for what is refused has no noise."""
-    if picture is None or picture.noise_model is not None or config.noise_model != "auto":
+def tell_noise(config: Config, picture: Picture | None) -> None:
+    """Log what was found out about a picture's noise; with the run, so that what is refused has no noise."""
+    if picture is None:
         return
-    if picture.missing is None or not config.keep_known:  # else its known values count as exact
+    if picture.noise_model is not None:
+        log.info("noise: %s", picture.noise_model)
+        outliers = picture.noise_model.outliers
+        if outliers is not None and config.outliers != "fill":
+            n_outliers = outliers.any(-1).sum()
+            log.info(
+                "%d pixels look like salt and pepper or hot pixels and are kept; outliers=fill fills them in",
+                n_outliers,
+            )
+    elif config.noise_model == "auto" and (picture.missing is None or not config.keep_known):
         log.info("noise: taken to be white Gaussian; too little of the picture is known, or it is too small, to tell")
 
 

@@ -34,7 +34,7 @@ from tvae.runs.callbacks.record import Record, WrittenRecord
 from tvae.runs.distributed.connection import join
 from tvae.runs.distributed.ranks import LostRank, Ranks
 from tvae.runs.files import LOG, STATES
-from tvae.runs.forecast import closing, opening, tell_untold_noise, warn_of_blind_patches
+from tvae.runs.forecast import closing, opening, tell_noise, warn_of_blind_patches
 from tvae.runs.ground_truth import known_facts, recovered_facts
 from tvae.runs.initialise import check_source, resume, start_from_run
 from tvae.runs.logs import log_to_file
@@ -150,7 +150,7 @@ class Session:
         """Train to the last epoch; raises `Interrupted` if it is stopped before."""
         fit, ranks = self.fit, self.ranks
         if ranks.is_leader:
-            tell_untold_noise(self.config, self.dataset.picture)
+            tell_noise(self.config, self.dataset.picture)
             log.info("%s", opening(self.config, self.fit, self.dataset))
         cadence = Cadence(fit, self.config.restore_every, self.config.checkpoint_seconds)
         is_early = is_over = False

@@ -70,6 +70,7 @@ SLAB_CANDIDATES = 40
 FILLED_SIZE = SlabSize(10, 6, 200, 16)
 FILLED_EPOCHS = {"train": 12, "fast": 3, "default": 5, "best": 8}
 FILLED_CANDIDATES = 10
+SIGMA_OF_ROUNDING = 12**-0.5  # grey levels of 0..255: what whole numbers leave of a picture without noise
 SIGMA_OF_KNOWN = 2.0  # grey levels of 0..255
 SLAB_BATCH = 65_536  # the M-step is exact, once an epoch: minibatches only divide the work
 N_PER_LATENT = 100  # patches that a latent needs, on average
@@ -150,6 +151,7 @@ class ImageConfig(DatasetConfig):
             sigma, size = SIGMA_OF_KNOWN * seen.grey_range / 255, FILLED_SIZE
         else:
             sigma = estimate_noise(seen.noisy, seen.missing) if told is None else told
+            sigma = max(sigma, SIGMA_OF_ROUNDING * seen.grey_range / 255) if told is None else sigma
             size = SLAB_SIZES[bisect([20, 35], sigma * 255 / seen.grey_range)]
             size = size if seen.covariance is None else SLAB_OF_SLOW
         is_colour = opened.noisy.shape[2] > 1
@@ -158,7 +160,8 @@ class ImageConfig(DatasetConfig):
         kind = "train" if config.restoration.method == "posterior_mean" else config.effort
         thinned = SLAB_STRIDE[kind] if n_places > N_THINNED else 1
         train_stride = self.train_stride or max(thinned, math.ceil(math.sqrt(n_places / PATCHES_MAX)))
-        n_latents = model.n_latents or max(2, min(size.n_latents, round(n_places / train_stride**2 / N_PER_LATENT)))
+        least = max(2, math.ceil(math.log2(config.states.n_states or 1)))
+        n_latents = model.n_latents or max(least, min(size.n_latents, round(n_places / train_stride**2 / N_PER_LATENT)))
         rank = max(1, min(size.rank, patch_size**2 * opened.noisy.shape[2] - 1))
         return replace(
             config,
@@ -168,7 +171,7 @@ class ImageConfig(DatasetConfig):
                 hidden=[], sigma2=sigma**2, fixed_sigma2=config.sigma is not None,
                 capped_sigma2=told is model.sigma2 is None and not is_exact, impute=False,
             ),
-            states=fill(config.states, n_states=min(8, n_latents)),
+            states=fill(config.states, n_states=max(min(8, n_latents), config.ea.n_parents or 1)),
             ea=fill(
                 config.ea, selection="best", mutation="residual", n_parents=1, n_children=min(4, n_latents),
                 n_candidates=min(FILLED_CANDIDATES if is_exact else SLAB_CANDIDATES, n_latents),
