@@ -392,9 +392,9 @@ def draw(results: dict[str, list[dict[str, Any]]]) -> Figure:
         margin = 0.08 * (max(ends) - min(ends))
         axes.set_ylim(min(ends) - margin, max(ends) + margin)
         axes.set_title(TASKS[name].title)
-        axes.set_xlabel("seconds of one core; at the right: the decoder's truncated bound")
+        axes.set_xlabel("seconds of one core (marks: truncated bounds)")
         axes.set_ylabel("ELBO in nats per data point")
-        axes.legend(fontsize="small")
+        axes.legend(fontsize="small", framealpha=0.9)
     return figure
 
 
