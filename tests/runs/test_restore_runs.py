@@ -60,6 +60,7 @@ def test_denoising_gains_and_the_run_directory_holds_the_pictures(command):
         "comparison.png",
         "decoder.png",
         "latents.png",
+        "noise.png",
         "training.png",
     }
     restored = read_image("run/restored.png")

@@ -34,6 +34,7 @@ STIFFNESS = 1e-3  # what a lag's square counts, times the lag's: keeps those tha
 LEAST = 0.01  # of the mean power: the least that is divided by
 BRIGHTNESSES, PER_BRIGHTNESS = 12, 40
 SLACK = 0.15  # relative deviation above the line from which a brightness counts less: structure only adds variance
+LOWER = 0.25  # quantile over brightnesses
 FINEST, SLOWER = 1.25, 0.75  # of the cosines that a block has along a side: i + j from, and up to
 EVEN_BRIGHTNESSES = 8
 EVEN_ORDERS = {8: (3, 7), 4: (2, 4), 2: (1, 2)}  # pixels along a side of a block, and which cosines i + j count
@@ -119,6 +120,18 @@ class Blocks:
             own = np.einsum("aakl->akl", found).reshape(n_channels, -1) @ design.T
             powers = np.maximum(own.reshape(n_channels, side, side), LEAST * level[:, None, None])
         return found
+
+    def level(self, table: np.ndarray) -> float:
+        """The deviation of noise with covariances `table` (C, C, L + 1, L + 1) of mean variance 1.
+
+        From the variance that the flattest blocks of each brightness have in the cosines that count, of which noise has
+        a known share; of all brightnesses the lower quartile, for structure only adds.
+        """
+        counts, _ = self._halves()
+        own = np.einsum("aakl->kl", table) / len(table)
+        a = lag_powers(self.side, len(own) - 1)
+        share = max(float((a.T @ own @ a)[counts].mean()), LEAST)
+        return math.sqrt(float(np.quantile(self.line().variance, LOWER)) / share)
 
     def line(self) -> Line:
         """Variance against brightness, of all channels alike."""

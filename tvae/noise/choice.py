@@ -31,7 +31,7 @@ from tvae.noise.treatment import Step, Treatment
 
 N_PATCHES, PATCHES_MIN = 2000, 200
 SIZE, SIZE_OF_COLOUR = 8, 6  # pixels along a side of a patch
-MARGIN = 0.02  # nats per value by which a candidate has to be ahead of simpler ones
+MARGIN = 0.05  # nats per value by which a candidate has to be ahead of simpler ones; stars on an even sky have 0.05
 MARGIN_OF_COVARIANCE = 0.12  # the same: half of what real correlated noise has; texture is correlated, too
 EVENNESS_MIN = 0.7  # of noise that is everywhere, on real pictures (docs/noise.md)
 LAG_MIN = 0.5  # correlation of neighbours: interpolation between the colours of a sensor leaves more, texture has less
@@ -44,6 +44,7 @@ GROWTH_MIN = 1.5  # of the variance, from dark to bright, with less of which no 
 # grows as well, are smooth or off the line (docs/noise.md).
 FINEST_MIN, MISS_MAX = 0.35, 0.25
 KNOWN_MIN = 0.9  # share of the values, with less of which no covariance is looked for
+NEARLY_ZERO = 1e-6  # of the brightest: no line goes through the origin there
 PILED_UP = 1e-3  # share of values at an extreme that is more than chance
 COARSE = 3.0  # steps between grey levels that a deviation has at least, where values at the lowest one are clipped
 
@@ -64,7 +65,7 @@ def with_noise_model(picture: Picture, kind: str, sigma_map: str | None, fills_o
     `kind`: auto, or what the user says it is; `sigma_map`: file of the noise's deviation at every pixel.
     """
     sigma = None if sigma_map is None else read_sigma(sigma_map, picture)
-    judged = judge(picture, kind if sigma is None else "gaussian", fills_outliers)
+    judged = judge(picture, kind if sigma is None else "gaussian")
     if judged is None:
         refuse(kind not in ("auto", "gaussian"), f"noise_model={kind}: too little of the picture is known to tell")
     if sigma_map is not None and sigma is not None:
@@ -91,7 +92,7 @@ def read_sigma(path: str, picture: Picture) -> np.ndarray:
     return image.pixels if is_colour else image.pixels.mean(-1, keepdims=True)
 
 
-def judge(picture: Picture, kind: str, fills_outliers: bool = False) -> tuple[NoiseModel, Treatment | None] | None:
+def judge(picture: Picture, kind: str) -> tuple[NoiseModel, Treatment | None] | None:
     """The noise of a picture and its treatment, if there is one; None: too little of it is known to tell."""
     known = np.ones(picture.noisy.shape, dtype=bool) if picture.known is None else picture.known
     step = step_of(picture.noisy[known])
@@ -100,7 +101,7 @@ def judge(picture: Picture, kind: str, fills_outliers: bool = False) -> tuple[No
         picture.noisy if known.all() else replace_outliers(picture.noisy, ~known), rough, step, picture.grey_range
     )
     dither = step * np.random.default_rng(0).uniform(-0.5, 0.5, picture.noisy.shape)
-    usable = known & ~outliers if fills_outliers else known
+    usable = known & ~outliers  # isolated pixels say nothing of the noise around them
     trial = Trial.of(picture.noisy + dither, usable, picture.n_pages)
     usable = usable & ~_clipped(picture.noisy, known, rough, step)
     blocks = None if trial is None else blocks_of(trial.pixels, usable)
@@ -153,10 +154,12 @@ def _candidates(
 ) -> list[Candidate]:
     """All but white noise with one level; a covariance is looked for after the transform, if there is one."""
     found: list[Candidate] = []
-    growth = float(line.at(line.mean.max()) / line.at(line.mean.min()))
-    is_growing = line.gain > 0 and growth > GROWTH_MIN and line.finest > FINEST_MIN and line.miss < MISS_MAX
-    if is_growing or (kind == "poisson_gaussian" and line.gain > 0):
-        found.append(_photon_counts(trial, line))
+    lines = [line]
+    if line.mean.min() > NEARLY_ZERO * line.mean.max():
+        lines.append(replace(line, gain=float(np.median(line.variance / line.mean)), offset=0.0))
+    lines = [each for each in lines if each.gain > 0 and (kind == "poisson_gaussian" or _is_of_counts(each))]
+    if lines:
+        found.append(_photon_counts(trial, lines))
     if kind == "poisson_gaussian" or usable.mean() < KNOWN_MIN:
         return found
     is_stabilised = bool(found) and found[0].nats > white.nats + MARGIN
@@ -167,19 +170,23 @@ def _candidates(
     levels = np.sqrt(np.einsum("aakl->akl", table)[:, 0, 0].clip(min=np.finfo(float).tiny))
     covariance = Covariance(_normalised(table))
     if covariance.lag(1) >= LAG_MIN or kind == "correlated":
-        sigma = math.sqrt((levels**2).mean())
+        sigma = of_step.level(covariance.table)
         name = "correlated" if step is None else "photon counts, correlated"
-        found.append(trial.fit(name, "correlated", sigma, step, used, covariance))
+        # The level stays: noise has next to no power in the finest details, from which too little would be learned.
+        found.append(trial.fit(name, "correlated", sigma, step, used, covariance)._replace(sigma=sigma))
     elif len(levels) > 1 and step is None:
         found.append(trial.fit("a level for each channel", "gaussian", 1.0, Scaling(levels)))
     return found
 
 
-def _photon_counts(trial: Trial, line: Line) -> Candidate:
-    """The line or the one through the origin."""
-    lines = [line]
-    if line.mean.min() > 0:
-        lines.append(replace(line, gain=float(np.median(line.variance / line.mean)), offset=0.0))
+def _is_of_counts(line: Line) -> bool:
+    """Whether variances grow along the line, by noise that is as white as counts are."""
+    growth = float(line.at(line.mean.max()) / line.at(line.mean.min()))
+    return growth > GROWTH_MIN and line.finest > FINEST_MIN and line.miss < MISS_MAX
+
+
+def _photon_counts(trial: Trial, lines: list[Line]) -> Candidate:
+    """The best of the line and the one through the origin."""
     tries = [
         trial.fit("photon counts", "poisson_gaussian", 1.0, Anscombe(each.gain, each.offset), each) for each in lines
     ]

@@ -30,7 +30,7 @@ from tvae.runs.signals import Interrupted
 
 log = logging.getLogger("tvae.train")
 
-DONE = {"denoise": "Denoised", "inpaint": "Filled in"}
+DONE = {"train": "Trained on", "denoise": "Denoised", "inpaint": "Filled in"}
 
 
 class SomeFailed(Failure):

@@ -168,7 +168,7 @@ class ImageConfig(DatasetConfig):
             dataset=replace(self, patch_size=patch_size, train_stride=train_stride),
             model=fill(
                 replace(model, n_latents=n_latents), likelihood="slab", slab=rank, prior="local", solver="exact",
-                hidden=[], sigma2=sigma**2, fixed_sigma2=config.sigma is not None,
+                hidden=[], sigma2=sigma**2, fixed_sigma2=config.sigma is not None or seen.covariance is not None,
                 capped_sigma2=told is model.sigma2 is None and not is_exact, impute=False,
             ),
             states=fill(config.states, n_states=max(min(8, n_latents), config.ea.n_parents or 1)),
