@@ -62,7 +62,7 @@ def test_search_and_what_it_leaves(command, space):
 def test_the_best_of_a_search_that_starts_from_the_best_of_another(command, space, tmp_path):
     """The written file needs neither the experiments nor the folders that it comes from."""
     (tmp_path / "second.yaml").write_text("batch_size: {choices: [20, 30]}\n")
-    small = [*SMALL, "seed=${corruption_seed}", "corruption_seed=3", f"data_dir={tmp_path}", "threads=1"]
+    small = [*SMALL, "seed=${restore_every}", "restore_every=3", f"data_dir={tmp_path}", "threads=1"]
     assert command("search", *small, space, "n_trials=2", "hydra.run.dir=a?b")[0] == 0
     assert Path("a?b/study.db").is_file()
     assert not Path("a").exists()
