@@ -59,7 +59,8 @@ def test_report_holds_tables_and_images_and_needs_no_network(page):
     text = page.read_text()
     content = Content(text)
     assert content.tags.count("table") == 3 + 2  # those with a measured row, not inpainting; those of scaling
-    assert "<tr><th>a</th><th>b</th></tr>\n<tr><td>1</td><td>2</td></tr>" in text
+    cells = '<td class="number">1</td><td class="number">2</td>'
+    assert f"<tr><th>a</th><th>b</th></tr>\n<tr>{cells}</tr>" in text
     assert "bars_torn.png: cannot be read" in text
     assert "34.20 ± 0.20 (3)" in text
     assert [image["alt"] for image in content.images][:2] == ["input, 20.00 dB", "restored, 34.00 dB"]
