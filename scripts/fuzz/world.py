@@ -95,7 +95,7 @@ def _make_many(folder: Path, grey: np.ndarray, hole: np.ndarray) -> None:
 
 def run_command(name: str, words: Sequence[str]) -> Any:
     """`python -m tvae.NAME` in this process, without figures, which take longer than all else; its exit code."""
-    module = importlib.import_module(f"tvae.{name}")
+    module = importlib.import_module("tvae.search.__main__" if name == "search" else f"tvae.{name}")
     figures, record.write_figures = record.write_figures, lambda *_: None
     sys.argv[:], os.environ["HYDRA_FULL_ERROR"] = [f"{name}.py", *words], "0"
     GlobalHydra.instance().clear()

@@ -31,7 +31,7 @@ from tvae.noise.treatment import Step, Treatment
 
 N_PATCHES, PATCHES_MIN = 2000, 200
 SIZE, SIZE_OF_COLOUR = 8, 6  # pixels along a side of a patch
-MARGIN = 0.05  # nats per value by which a candidate has to be ahead of simpler ones; stars on an even sky have 0.05
+MARGIN = 0.02  # nats per value by which a candidate has to be ahead of simpler ones
 MARGIN_OF_COVARIANCE = 0.12  # the same: half of what real correlated noise has; texture is correlated, too
 EVENNESS_MIN = 0.7  # of noise that is everywhere, on real pictures (docs/noise.md)
 LAG_MIN = 0.5  # correlation of neighbours: interpolation between the colours of a sensor leaves more, texture has less
@@ -155,8 +155,8 @@ def _candidates(
     """All but white noise with one level; a covariance is looked for after the transform, if there is one."""
     found: list[Candidate] = []
     lines = [line]
-    if line.mean.min() > NEARLY_ZERO * line.mean.max():
-        lines.append(replace(line, gain=float(np.median(line.variance / line.mean)), offset=0.0))
+    if line.mean.min() > max(NEARLY_ZERO * line.mean.max(), np.finfo(np.float32).tiny):
+        lines.append(replace(line, gain=float(np.median(line.variance) / np.median(line.mean)), offset=0.0))
     lines = [each for each in lines if each.gain > 0 and (kind == "poisson_gaussian" or _is_of_counts(each))]
     if lines:
         found.append(_photon_counts(trial, lines))
@@ -182,6 +182,8 @@ def _candidates(
 def _is_of_counts(line: Line) -> bool:
     """Whether variances grow along the line, by noise that is as white as counts are."""
     growth = float(line.at(line.mean.max()) / line.at(line.mean.min()))
+    if np.ptp(line.mean) < np.sqrt(line.variance.max()):  # brightness hardly differs: stars on an even sky
+        return False
     return growth > GROWTH_MIN and line.finest > FINEST_MIN and line.miss < MISS_MAX
 
 
@@ -194,7 +196,7 @@ def _photon_counts(trial: Trial, lines: list[Line]) -> Candidate:
 
 
 def _normalised(table: np.ndarray) -> np.ndarray:
-    return table / max(float(np.einsum("aakl->akl", table)[:, 0, 0].mean()), np.finfo(float).tiny)
+    return table / max(float(np.einsum("aakl->akl", table)[:, 0, 0].mean()), 1e-60)
 
 
 @dataclass(frozen=True, eq=False)
