@@ -168,6 +168,8 @@ def _candidates(
     assert of_step is not None  # as many as before
     table = of_step.autocovariance()
     levels = np.sqrt(np.einsum("aakl->akl", table)[:, 0, 0].clip(min=np.finfo(float).tiny))
+    if levels.min() <= NEARLY_ZERO * np.ptp(trial.pixels):  # flat blocks without any noise
+        return found
     covariance = Covariance(_normalised(table))
     if covariance.lag(1) >= LAG_MIN or kind == "correlated":
         sigma = of_step.level(covariance.table)
