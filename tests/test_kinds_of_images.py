@@ -76,7 +76,7 @@ def test_equal_channels_give_the_grey_result(command):
 
 @pytest.mark.parametrize("n_channels", [2, 4])
 def test_two_channels_and_four_come_the_way_of_three(n_channels):
-    """As of a microscope with two dyes, and of a camera with infrared; each channel has its own structure."""
+    """Two dyes of a microscope, and a camera with infrared; each channel has its own structure."""
     y, x = np.mgrid[:48, :48]
     clean = np.stack([120 + 60 * np.sin(x / (3 + c) + c) * np.cos(y / 5) for c in range(n_channels)], -1)
     noisy = clean + 20 * np.random.default_rng(0).normal(size=clean.shape)

@@ -52,7 +52,7 @@ def noisy_picture(side: int) -> np.ndarray:
 
 
 def variants(noisy: np.ndarray, efforts: list[str], folder: Path) -> dict[str, Callable[[], float]]:
-    """What is timed, by name: each returns its seconds."""
+    """Timed cases by name; each returns its seconds."""
     found: dict[str, Callable[[], float]] = {}
     try:
         bm3d(noisy[:32, :32].astype(float), SIGMA)

@@ -335,7 +335,7 @@ def psnr_of(means: Tensor, fit: Fit, config: Config, dataset: Dataset) -> float:
 
 @torch.no_grad()
 def judge(training: Training, config: Config, dataset: Dataset) -> dict[str, Any]:
-    """What a training has come to, and its decoder apart from its q."""
+    """The result of a training, with its decoder judged apart from its q."""
     model = training.fit.model
     found: dict[str, Any] = {"seconds": training.seconds, "epochs": len(training.history), "history": training.history}
     bound, n_on, fit = truncated(config, dataset, model)

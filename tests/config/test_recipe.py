@@ -48,7 +48,7 @@ def test_pictures_get_a_slab_model_of_a_size_by_their_noise(noise, size):
 
 
 def test_incomplete_pictures_get_a_slab_model():
-    """Of exact pixels one latent at a time; where known pixels are denoised, that of their noise."""
+    """Exact pixels take one latent at a time; where known pixels are denoised, that of their noise."""
     exact = completed("dataset=camera", "missing=0.5", "task=inpaint")
     assert exact.keep_known
     assert (exact.model.likelihood, exact.ea.most_on, exact.ea.n_candidates) == ("slab", 1, FILLED_CANDIDATES)

@@ -56,7 +56,7 @@ def test_missing_values_do_not_change_the_units():
 
 
 def test_correlated_noise_has_the_density_of_its_covariance():
-    """Of Gaussian patches with covariance R: mean log-density -(D log 2 pi e + log |R|) / (2 D)."""
+    """Gaussian patches with covariance R have the mean log-density -(D log 2 pi e + log |R|) / (2 D)."""
     lag = np.array([1.0, 0.6, 0.2])
     covariance = Covariance(np.outer(lag, lag)[None, None])
     r = 9.0 * covariance.matrix(8)

@@ -1,4 +1,4 @@
-"""What is done to a picture before it is restored, and how the result is taken back.
+"""The steps a picture takes before it is restored, and how the result is taken back.
 
 Values are transformed so that their noise has the same deviation everywhere; the covariance of correlated noise goes
 into the model (`model.covariance`), which needs whole patches, so that what is missing then stands at the median of
