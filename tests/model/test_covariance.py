@@ -45,12 +45,13 @@ def test_matrix_is_the_covariance_of_patches(n_channels):
     np.testing.assert_allclose(found.matrix(3), expected, atol=0.1)
 
 
-def test_roots():
-    root, inverse, log_det = Covariance(table(3)).roots(4)
-    r = Covariance(table(3)).matrix(4)
-    np.testing.assert_allclose(root @ root, r, atol=1e-9)
-    np.testing.assert_allclose(root @ inverse, np.eye(48), atol=1e-9)
-    assert log_det == pytest.approx(np.linalg.slogdet(r)[1])
+def test_whitening():
+    covariance = Covariance(table(3), detail=0.1)
+    found = covariance.whitening(4)
+    v = covariance.matrix(4) + 0.1 * np.eye(48)
+    np.testing.assert_allclose(found.root @ found.root, v, atol=1e-9)
+    np.testing.assert_allclose(found.root @ found.inverse, np.eye(48), atol=1e-9)
+    assert found.log_det == pytest.approx(np.linalg.slogdet(v)[1])
 
 
 def test_variance_of_a_sum():
@@ -61,30 +62,33 @@ def test_variance_of_a_sum():
     assert found.variance_of_sum(template, 0) == pytest.approx(template.ravel() @ found.matrix(5) @ template.ravel())
 
 
-def gaussian_of(model, z, root, sigma2):
+def gaussian_of(model, z, whitening, covariance, size):
     """Mean, covariance of the clean patch and of the noisy one, given z, from the definition."""
     weight, bias = model.decoder.weights[0], model.decoder.biases[0]
     directions = torch.cat(
         [model.likelihood.directions[h] for h in range(len(z)) if z[h]] or [bias.new_zeros(1, len(bias))]
     )
+    sigma2, root = model.likelihood.sigma2, whitening.root
     mean = (bias + z @ weight) @ root
-    clean = root @ (directions.T @ directions) @ root
-    return mean, clean, clean + sigma2 * root @ root
+    detail = sigma2 * covariance.detail * torch.eye(len(root), dtype=root.dtype)
+    clean = root @ (directions.T @ directions) @ root + detail
+    return mean, clean, clean + sigma2 * torch.as_tensor(covariance.matrix(size))
 
 
-def test_density_and_posterior_are_those_of_a_gaussian_with_covariance_r():
-    """log p(x) with R inside, and the moments of the clean patch, against brute force over all states."""
+@pytest.mark.parametrize("detail", [1e-3, 0.2])
+def test_density_and_posterior_are_those_of_a_gaussian_with_covariance_r(detail):
+    """log p(x) with R and detail inside, and the moments of the clean patch, against brute force over all states."""
     size, sigma2 = 3, 0.3
-    covariance = Covariance(table())
-    root, inverse, log_det = (torch.as_tensor(each) for each in covariance.roots(size))
+    covariance = Covariance(table(), detail)
+    whitening = covariance.whitening(size)
     model = made_model(n_values=size**2, sigma2=sigma2)
     z = every_state()
-    x = torch.randn(5, size**2, generator=torch.Generator().manual_seed(0), dtype=torch.float64) @ root
-    log_joint = model.log_joint(x @ inverse, z.expand(5, -1, -1)) - log_det / 2
+    x = torch.randn(5, size**2, generator=torch.Generator().manual_seed(0), dtype=torch.float64) @ whitening.root
+    log_joint = model.log_joint(x @ whitening.inverse, z.expand(5, -1, -1)) - whitening.log_det / 2
     prior = model.log_prior(z)
     expected, means, variances = [], [], []
     for state in z:
-        mean, clean, noisy = gaussian_of(model, state, root, sigma2)
+        mean, clean, noisy = gaussian_of(model, state, whitening, covariance, size)
         gaussian = torch.distributions.MultivariateNormal(mean, noisy)
         expected.append(gaussian.log_prob(x))
         gain = clean @ torch.linalg.inv(noisy)
@@ -96,7 +100,8 @@ def test_density_and_posterior_are_those_of_a_gaussian_with_covariance_r():
     square = torch.einsum("bs,sbd->bd", q, torch.stack(means).square() + torch.stack(variances))
     packed = pack(z)[None].expand(5, -1, -1).contiguous()
     step = EStep(packed, torch.zeros_like(log_joint), log_joint, torch.tensor(0))
-    mean, variance = clean_moments(model, x @ inverse, significant_states(step, 0), None, UNPACKED, root)
+    rows = significant_states(step, 0)
+    mean, variance = clean_moments(model, x @ whitening.inverse, rows, None, UNPACKED, whitening)
     torch.testing.assert_close(mean, wanted)
     torch.testing.assert_close(variance, square - wanted.square())
 
@@ -111,6 +116,6 @@ def test_patches_of_a_picture_are_whitened():
     )
     assert observed is None
     patches = np.lib.stride_tricks.sliding_window_view(pixels, (4, 4), axis=(0, 1)).transpose(0, 1, 3, 4, 2)
-    _, inverse, log_det = covariance.roots(4)
-    np.testing.assert_allclose(x.numpy(), patches.reshape(-1, 48) @ inverse)
-    assert source.log_volume == pytest.approx(-log_det / 2)
+    whitening = covariance.whitening(4)
+    np.testing.assert_allclose(x.numpy(), patches.reshape(-1, 48) @ whitening.inverse.numpy())
+    assert source.log_volume == pytest.approx(-whitening.log_det / 2)

@@ -1,7 +1,9 @@
 """A slab for every spike, against brute-force Gaussian densities."""
 
 import itertools
+import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -10,6 +12,7 @@ from tvae.backends.torch_backend import e_step, gradient_by
 from tvae.inference.evolution import EaConfig
 from tvae.inference.posterior import clean_moments, significant_states
 from tvae.inference.streams import Stream
+from tvae.model.covariance import Covariance
 from tvae.model.decoder import Mlp
 from tvae.model.likelihood import Gaussian
 from tvae.model.packed import UNPACKED, pack
@@ -314,6 +317,20 @@ def test_moments_of_the_kernel(missing, monkeypatch):
     mean, variance = native.moments(model, SEARCH, x, packed, None, observed)
     rows = significant_states(e_step(model, SEARCH, x, packed, None, observed), 0.0)
     wanted_mean, wanted_variance = clean_moments(model, x, rows, observed, UNPACKED)
+    torch.testing.assert_close(mean, wanted_mean, atol=1e-9, rtol=1e-9)
+    torch.testing.assert_close(variance, wanted_variance, atol=1e-9, rtol=1e-9)
+
+
+@needs_kernel
+def test_moments_of_the_kernel_before_whitening(monkeypatch):
+    model, x, _, packed = sample_of_kernel(0.0)
+    monkeypatch.setattr(native, "PRUNE", 0.0)
+    side = math.isqrt(x.shape[1])
+    lag = np.array([1.0, 0.5])
+    whitening = Covariance(np.outer(lag, lag)[None, None], 0.1).whitening(side)
+    mean, variance = native.moments(model, SEARCH, x, packed, None, whitening=whitening)
+    rows = significant_states(e_step(model, SEARCH, x, packed, None), 0.0)
+    wanted_mean, wanted_variance = clean_moments(model, x, rows, None, UNPACKED, whitening)
     torch.testing.assert_close(mean, wanted_mean, atol=1e-9, rtol=1e-9)
     torch.testing.assert_close(variance, wanted_variance, atol=1e-9, rtol=1e-9)
 

@@ -27,11 +27,9 @@ class PatchSource(Source):
         self.columns = positions(width, patch_size, stride)
         self.n_points, self.n_values = len(self.rows) * len(self.columns), patch_size**2 * n_channels
         self.is_masked = self.known is not None
-        self.root: Tensor | None = None  # (D, D): R^1/2, where the noise is correlated
         if picture.covariance is not None:
-            root, inverse, log_det = picture.covariance.roots(patch_size)
-            self.root, self.inverse = torch.from_numpy(root), torch.from_numpy(inverse)
-            self.log_volume = -log_det / 2
+            self.whitening = picture.covariance.whitening(patch_size)
+            self.log_volume = -self.whitening.log_det / 2
 
     def known_values(self) -> Tensor:
         data = self._cut(self.pixels)
@@ -44,7 +42,7 @@ class PatchSource(Source):
     def reader(self, part: range, units: Units, device: torch.device, dtype: torch.dtype) -> Reader:
         known = None if self.known is None else self.known.to(device)
         pixels = to_model(self.pixels, known, units, device, dtype)
-        inverse = None if self.root is None else self.inverse.to(device, dtype)
+        inverse = None if self.whitening is None else self.whitening.inverse.to(device, dtype)
         return PatchReader(pixels, known, self.patch_size, self.rows, self.columns, part.start, inverse)
 
     def completed(self) -> Source:

@@ -11,6 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from tvae.model.covariance import Whitening
+from tvae.model.likelihood import Gaussian
 from tvae.model.packed import Products
 from tvae.model.parts import Rows
 from tvae.model.vae import Model
@@ -63,18 +65,22 @@ def clean_moments(
     rows: Rows,
     observed: Tensor | None,
     products: Products,
-    root: Tensor | None = None,
+    whitening: Whitening | None = None,
 ) -> tuple[Tensor, Tensor]:
     """(B, D) each: mean, Eq. (15), and variance under q of the values without noise, for x (B, D).
 
-    `root` (D, D): those of the values times it, as correlated noise wants it.
+    `whitening`: by which x has been whitened; the moments are those of the values before it.
     """
     known = None if observed is None else observed[rows.point]
-    told = () if root is None else (root,)
+    told = () if whitening is None else (whitening.of_model,)
     clean, variance = model.likelihood.clean(x[rows.point], outputs(model, rows, products), rows.packed, known, *told)
     weighted = rows.weight[:, None] * clean
     mean = torch.zeros_like(x).index_add_(0, rows.point, weighted)
     square = torch.zeros_like(x).index_add_(0, rows.point, weighted * clean)
     if variance is not None:
         square.index_add_(0, rows.point, rows.weight[:, None] * variance)
-    return mean, (square - mean.square()).clamp(min=0)
+    variance = (square - mean.square()).clamp(min=0)
+    if whitening is None:
+        return mean, variance
+    assert isinstance(model.likelihood, Gaussian)
+    return whitening.back(x, mean, variance, model.likelihood.sigma2)

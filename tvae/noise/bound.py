@@ -36,8 +36,11 @@ class Bound(NamedTuple):
     sigma: float  # deviation of the noise, in these units
 
 
-def bound_of(x: Tensor, shape: tuple[int, ...], sigma: float, observed: Tensor | None = None) -> Bound:
-    """Fit the model to patches x (N, D) of `shape`; `sigma`: a guess of the noise, which is learned."""
+def bound_of(
+    x: Tensor, shape: tuple[int, ...], sigma: float, observed: Tensor | None = None, is_fixed: bool = False
+) -> Bound:
+    """Fit the model to patches x (N, D) of `shape`; `sigma`: the noise, or unless `is_fixed` a guess from which it is
+    learned."""
     n_latents = max(2, min(N_LATENTS, len(x) // 50))
     model_options = ModelConfig(
         n_latents=n_latents,
@@ -46,6 +49,7 @@ def bound_of(x: Tensor, shape: tuple[int, ...], sigma: float, observed: Tensor |
         slab=min(RANK, x.shape[1] - 1),
         solver="exact",
         sigma2=sigma**2,
+        fixed_sigma2=is_fixed,
     )
     ea = EaConfig(selection="best", mutation="residual", n_parents=1, n_children=4, most_on=1)
     options = FitConfig(

@@ -43,6 +43,7 @@ GROWTH_MIN = 1.5  # of the variance, from dark to bright, with less of which no 
 # Photon counts are white at every brightness, and their variance is on a line; strokes, stars and dots, whose variance
 # grows as well, are smooth or off the line (docs/noise.md).
 FINEST_MIN, MISS_MAX = 0.35, 0.25
+DETAILS = (1e-3, 0.01, 0.03, 0.1, 0.3)  # tried: variance of what few directions do not hold, over that of the noise
 KNOWN_MIN = 0.9  # share of the values, with less of which no covariance is looked for
 NEARLY_ZERO = 1e-6  # of the brightest: no line goes through the origin there
 PILED_UP = 1e-3  # share of values at an extreme that is more than chance
@@ -112,7 +113,7 @@ def judge(picture: Picture, kind: str) -> tuple[NoiseModel, Treatment | None] | 
     found = [trial.fit("white", "gaussian", max(rough, 1e-3 * step))]
     contrast = float(np.ptp(np.quantile(trial.pixels[known], CONTRAST)))
     least = max((STEPS_MIN if contrast > FINE * step else ROUNDING) * step, LEVEL_MIN * contrast)
-    if kind == "gaussian" or (kind == "auto" and (even < EVENNESS_MIN or found[0].sigma < least)):
+    if kind == "gaussian" or (kind == "auto" and even < EVENNESS_MIN):
         candidates: list[Candidate] = []
     else:
         candidates = list(_candidates(trial, blocks, line, usable, found[0], kind))
@@ -174,8 +175,9 @@ def _candidates(
     if covariance.lag(1) >= LAG_MIN or kind == "correlated":
         sigma = of_step.level(covariance.table)
         name = "correlated" if step is None else "photon counts, correlated"
+        tries = [trial.fit(name, "correlated", sigma, step, used, replace(covariance, detail=each)) for each in DETAILS]
         # The level stays: noise has next to no power in the finest details, from which too little would be learned.
-        found.append(trial.fit(name, "correlated", sigma, step, used, covariance)._replace(sigma=sigma))
+        found.append(max(tries, key=lambda each: each.nats)._replace(sigma=sigma))
     elif len(levels) > 1 and step is None:
         found.append(trial.fit("a level for each channel", "gaussian", 1.0, Scaling(levels)))
     return found
@@ -247,10 +249,10 @@ class Trial:
             slopes = self.cut(step.log_slope(self.pixels))
             log_volume = float((slopes if self.observed is None else slopes[self.observed]).mean())
         if covariance is not None:
-            _, inverse, log_det = covariance.roots(self.size)
-            x = x @ torch.from_numpy(inverse)
-            log_volume -= log_det / (2 * x.shape[1])
-        found = bound_of(x, (self.size, self.size, self.pixels.shape[2]), sigma, self.observed)
+            whitening = covariance.whitening(self.size)
+            x = x @ whitening.inverse
+            log_volume -= whitening.log_det / (2 * x.shape[1])
+        found = bound_of(x, (self.size, self.size, self.pixels.shape[2]), sigma, self.observed, covariance is not None)
         return Candidate(name, kind, found.nats + log_volume, found.sigma, step, line, covariance)
 
 

@@ -19,6 +19,7 @@ from tvae.data.patches import AVERAGES, nearest
 from tvae.data.picture import Picture
 from tvae.inference.posterior import clean_moments, significant_states
 from tvae.inference.streams import Stream, derive
+from tvae.model.covariance import Whitening
 from tvae.model.slab import Slab
 from tvae.restoration.aggregation import Accumulator
 from tvae.restoration.tiling import Band, Bands, chunks, overlapping
@@ -74,11 +75,11 @@ def restore(fit: Fit, picture: Picture, plan: Plan, bands: Bands = Bands()) -> R
     """The restored picture. To be called on all ranks: each estimates those patches whose states it has."""
     source = PatchSource(picture, plan.patch_size, plan.stride)
     patches = source.reader(range(source.n_points), fit.units, fit.device, fit.model.pi.dtype)
-    root = None if source.root is None else source.root.to(fit.device, fit.model.pi.dtype)
+    whitening = None if source.whitening is None else source.whitening.to(fit.model.pi)
     found = torch.empty(2, *picture.noisy.shape, dtype=torch.float64)
 
     def of_band(band: Band) -> Tensor:
-        mean, variance = _of_band(fit, patches, (picture.page_height, *picture.noisy.shape[1:]), plan, band, root)
+        mean, variance = _of_band(fit, patches, (picture.page_height, *picture.noisy.shape[1:]), plan, band, whitening)
         return torch.stack([fit.units.to_data(mean), variance.sqrt() * fit.units.std])
 
     bands.fill("states", found, picture.n_pages, of_band, is_joint=True)
@@ -98,10 +99,12 @@ def kept(restored: Restored, picture: Picture) -> Restored:
     return restored
 
 
-def _of_band(fit: Fit, patches: Reader, shape: tuple[int, ...], plan: Plan, band: Band, root: Tensor | None) -> Tensor:
+def _of_band(
+    fit: Fit, patches: Reader, shape: tuple[int, ...], plan: Plan, band: Band, whitening: Whitening | None
+) -> Tensor:
     """(2, rows, W, C): mean and variance of its pixels, as the model sees them; `shape`: of a page.
 
-    `root`: R^1/2 of correlated noise, whose inverse patches were multiplied by.
+    `whitening`: of correlated noise, by which patches were whitened.
     """
     height, width, n_channels = shape
     sums = Accumulator((height, width, n_channels), plan.patch_size, plan.stride, _weights(plan), band.rows)
@@ -109,7 +112,7 @@ def _of_band(fit: Fit, patches: Reader, shape: tuple[int, ...], plan: Plan, band
     page, own, n = band.page.start // height, fit.points.own, len(rows) * len(columns)
     n_trained = int(rows[-1]) + int(columns[-1]) + 1  # of a page
     reach = overlapping(sums.rows, plan.patch_size, band.rows)
-    size = CHUNK if fit.backend.moments is None or root is not None else CHUNK_AT_ONCE
+    size = CHUNK if fit.backend.moments is None else CHUNK_AT_ONCE
     for index in chunks(range(reach.start * len(columns), reach.stop * len(columns)), size, n):
         trained = page * n_trained + rows[index // len(columns)] + columns[index % len(columns)]
         is_own = (trained >= own.start) & (trained < own.stop)
@@ -118,7 +121,7 @@ def _of_band(fit: Fit, patches: Reader, shape: tuple[int, ...], plan: Plan, band
             number = (page * n + index).to(fit.device)
             packed = fit.points.sets.take(trained.to(fit.device))
             trained = trained + own.start
-            moments = _moments(fit, *patches.take(number), packed, number, trained, plan.n_rounds, root)
+            moments = _moments(fit, *patches.take(number), packed, number, trained, plan.n_rounds, whitening)
             sums.add(index, *moments, _certainty(fit, moments[1]))
     sums.merge(fit.team)
     return sums.result()
@@ -152,17 +155,16 @@ def _moments(
     number: Tensor,
     trained: Tensor,
     n_rounds: int,
-    root: Tensor | None,
+    whitening: Whitening | None,
 ) -> tuple[Tensor, Tensor]:
     """(B, D) each: mean and variance of the clean patches with these numbers, and those of the nearest trained ones."""
     index = trained.to(fit.device)
     model, config, backend = fit.model, fit.config, fit.backend
     streams = [Stream(derive(config.seed, "restore", i), number) for i in range(n_rounds)]
-    moments = backend.moments if root is None else None  # the kernel takes nothing back
-    last = streams.pop() if streams and moments is not None else None
+    last = streams.pop() if streams and backend.moments is not None else None
     for rng in streams:
         packed = backend.e_step(model, config.ea, x, packed, rng, observed, index).packed
-    if moments is not None:
-        return moments(model, config.ea, x, packed, last, observed, index)
+    if backend.moments is not None:
+        return backend.moments(model, config.ea, x, packed, last, observed, index, whitening)
     rows = significant_states(backend.e_step(model, config.ea, x, packed, None, observed, index), PRUNE)
-    return clean_moments(model, x, rows, observed, backend.products, root)
+    return clean_moments(model, x, rows, observed, backend.products, whitening)

@@ -58,7 +58,7 @@ def make_fit(
     if config.model.likelihood == "slab" and not config.model.hidden:
         completed = source.completed().reader(range(source.n_points), units, device, dtype)
         with backend.at_work():
-            start_slabs(model, own, completed, dataset.shape, config.seed, source.root)
+            start_slabs(model, own, completed, dataset.shape, config.seed, source.whitening)
             if source.is_masked:
                 learn_completed(model, backend.visit, config.ea, own, completed, team)
     return Fit(config, model, backend, own, units, held_out, team)

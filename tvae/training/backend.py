@@ -18,6 +18,7 @@ from torch import Tensor
 from tvae.inference.evolution import EaConfig
 from tvae.inference.posterior import EStep, significant_states
 from tvae.inference.streams import Stream
+from tvae.model.covariance import Whitening
 from tvae.model.packed import Products
 from tvae.model.parts import Rows
 from tvae.model.vae import Model
@@ -111,8 +112,12 @@ class MomentsFunction(Protocol):
         rng: Stream | None,
         observed: Tensor | None = None,
         index: Tensor | None = None,
+        whitening: Whitening | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """(B, D) each: mean and variance of the clean value under q after the E-step of `EStepFunction`."""
+        """(B, D) each: mean and variance of the clean value under q after the E-step of `EStepFunction`.
+
+        `whitening`: by which x has been whitened, see `inference.posterior.clean_moments`.
+        """
 
 
 def visit_by(e_step: EStepFunction, gradient: GradientFunction, products: Products) -> VisitFunction:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from tvae.inference.states import StatesConfig, init_states, put_rows
 from tvae.inference.streams import generator
+from tvae.model.covariance import Whitening
 from tvae.model.parts import Places
 from tvae.model.units import Units
 from tvae.training.team import Team
@@ -40,7 +41,7 @@ class Source(ABC):
     n_values: int  # D
     is_masked: bool = False  # some values are not observed
     log_volume: float = 0.0  # log |dx / dy| of a data point x, made of values y, apart from its units
-    root: Tensor | None = None  # (D, D): y = x root, where the noise of y is correlated
+    whitening: Whitening | None = None  # by which x is made from data whose noise is correlated
     is_sampled: bool = False  # too many to look at: `known_values` are those of some data points
 
     @abstractmethod

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from tvae.inference.evolution import EaConfig
 from tvae.inference.streams import Stream, generator
+from tvae.model.covariance import Whitening
 from tvae.model.decoder import Mlp
 from tvae.model.packed import pack
 from tvae.model.slab import Slab
@@ -32,18 +33,23 @@ CHUNK = 8192
 
 @torch.no_grad()
 def start_slabs(
-    model: Model, points: Points, completed: Reader, shape: tuple[int, ...], seed: int, root: Tensor | None = None
+    model: Model,
+    points: Points,
+    completed: Reader,
+    shape: tuple[int, ...],
+    seed: int,
+    whitening: Whitening | None = None,
 ) -> None:
-    """Set the decoder's weights, and the states of this rank's `points`; `completed`: reads all data points.
+    """Set the decoder's weights, and the states of this rank's `points`; `completed` reads all data points.
 
-    `root` (D, D): R^1/2 of correlated noise, whose inverse the data points were multiplied by.
+    `whitening`: by which they have been whitened.
     """
     decoder = model.decoder
     assert isinstance(decoder, Mlp)
     rng, n_latents = generator(seed, "clusters"), model.n_latents
     blur = smoothing(shape)
-    if root is not None:
-        blur = torch.linalg.solve(root, blur @ root)
+    if whitening is not None:
+        blur = whitening.inverse @ blur @ whitening.root
     blur = blur.to(model.pi)
     chosen = torch.randperm(points.n_points, generator=rng)[:N_CLUSTERED].to(model.pi.device)
     means = k_means(completed.take(chosen)[0] @ blur.T, n_latents, rng)

@@ -89,7 +89,7 @@ class SlabTask(ctypes.Structure):
         *((name, c_double) for name in ("sigma2", "prune", "far_below", "error", "elbo")),
         *((name, c_void_p) for name in ("x", "bias", "vectors", "observed", "cell", "pi", "packed", "new_packed")),
         *((name, c_void_p) for name in ("log_joint", "log_prior", "n_accepted", "mean", "variance")),
-        *((name, c_void_p) for name in ("active", "together", "shift", "spread")),
+        *((name, c_void_p) for name in ("clean_bias", "clean_vectors", "active", "together", "shift", "spread")),
     ]
 
 

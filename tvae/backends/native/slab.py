@@ -13,6 +13,7 @@ from tvae.backends.native.threads import n_threads_for
 from tvae.inference.evolution import EaConfig
 from tvae.inference.posterior import EStep
 from tvae.inference.streams import Stream
+from tvae.model.covariance import Whitening
 from tvae.model.decoder import Mlp
 from tvae.model.local_prior import Local
 from tvae.model.prior import Bernoulli
@@ -54,7 +55,8 @@ class _Job:
         assert isinstance(likelihood, Slab)
         n_points, n_states, _ = packed.shape
         n_latents, rank, n_values = likelihood.directions.shape
-        vectors = torch.cat([decoder.weights[0].detach()[:, None], likelihood.directions], 1)
+        self.bias = decoder.biases[0].detach()
+        self.vectors = torch.cat([decoder.weights[0].detach()[:, None], likelihood.directions], 1)
         prior, pi, cell, is_local = model.prior, model.prior.mean()[None], None, False
         if isinstance(prior, Local) and index is not None and prior.cells is not None:
             pi, cell = prior.local, prior.cells[index]
@@ -83,8 +85,8 @@ class _Job:
             prune=prune,
             far_below=ea.far_below,
             x=of.tensor(x),
-            bias=of.tensor(decoder.biases[0]),
-            vectors=of.tensor(vectors),
+            bias=of.tensor(self.bias),
+            vectors=of.tensor(self.vectors),
             observed=of.optional(None if observed is None else observed.view(torch.uint8)),
             cell=of.optional(cell),
             pi=of.tensor(pi.to(x.dtype)),
@@ -158,11 +160,20 @@ def moments(
     rng: Stream | None,
     observed: Tensor | None = None,
     index: Tensor | None = None,
+    whitening: Whitening | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """(B, D) each: posterior mean and variance of the clean value, after an E-step; needs `has_slab`."""
+    """(B, D) each: posterior mean and variance of the clean value, after an E-step; needs `has_slab`.
+
+    `whitening`: by which x, all of which is observed then, has been whitened; see `inference.posterior.clean_moments`.
+    """
     searches = rng is not None and packed.shape[1] < 2**model.n_latents
     job = _Job(model, ea, x, packed, searches, observed, index, PRUNE)
     mean, variance = torch.empty_like(x), torch.empty_like(x)
     job.task.mean, job.task.variance = mean.data_ptr(), variance.data_ptr()
+    if whitening is not None:
+        assert observed is None
+        job.task.clean_bias, job.task.clean_vectors = (
+            job.arguments.tensor(each @ whitening.of_model) for each in (job.bias, job.vectors)
+        )
     job.run(x.dtype)
-    return mean, variance
+    return (mean, variance) if whitening is None else whitening.back(x, mean, variance, job.task.sigma2)

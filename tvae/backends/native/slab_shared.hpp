@@ -89,7 +89,8 @@ template <class T> struct SlabShared {
   const int64_t H, D, r1, width, pitch;  // of rows of r + 1 and of D values
   Array<T> transposed, own, inverse;    // (H, D, width); (H, width): products of w_h with V_h; the inverse, zero for w_h
   Array<T> rows;                        // (H, r + 1, pitch): V_h, rows padded with zeros, where every value is observed
-  Array<T> variance;                    // (H, pitch): diagonal of U_h^T M_h^-1 U_h
+  Array<T> clean;                       // the same of what clean values are made of, if they are others
+  Array<T> variance;                    // (H, pitch): diagonal of U_h^T M_h^-1 U_h, of clean values
   std::vector<double> log_det, spread;  // (H,); its trace over sigma2
 
   SlabShared(const SlabTask &task, Phases &phases)
@@ -97,11 +98,15 @@ template <class T> struct SlabShared {
     transposed.assign(H * D * width, T(0)), own.assign(H * width, T(0)), inverse.assign(H * width, T(0));
     variance.assign(H * pitch, T(0)), rows.assign(task.observed ? 0 : H * r1 * pitch, T(0)), log_det.assign(H, 0), spread.assign(H, 0);
     const T *const vectors = static_cast<const T *>(task.vectors);
+    const T *const of_clean = static_cast<const T *>(task.clean_vectors ? task.clean_vectors : task.vectors);
+    if (task.clean_vectors) clean.assign(H * r1 * pitch, T(0));
     const double sigma2 = task.sigma2;
     phases.add(H, [=](int64_t h) {
-      const T *v = vectors + h * r1 * D;
+      const T *v = vectors + h * r1 * D, *c = of_clean + h * r1 * D;
       if (!rows.empty())
         for (int64_t a = 0; a < r1; ++a) std::copy_n(v + a * D, D, &rows[(h * r1 + a) * pitch]);
+      if (!clean.empty())
+        for (int64_t a = 0; a < r1; ++a) std::copy_n(c + a * D, D, &clean[(h * r1 + a) * pitch]);
       for (int64_t a = 0; a < r1; ++a)
         for (int64_t d = 0; d < D; ++d) transposed[(h * D + d) * width + a] = v[a * D + d];
       for (int64_t a = 0; a < r1; ++a) own[h * width + a] = dot(v, v + a * D, D);
@@ -109,13 +114,14 @@ template <class T> struct SlabShared {
         const T m = 1 + dot(v + a * D, v + a * D, D) / T(sigma2);
         inverse[h * width + a] = 1 / m;
         log_det[h] += std::log(double(m)), spread[h] += 1 - 1 / double(m);
-        for (int64_t d = 0; d < D; ++d) variance[h * pitch + d] += v[a * D + d] * v[a * D + d] / m;
+        for (int64_t d = 0; d < D; ++d) variance[h * pitch + d] += c[a * D + d] * c[a * D + d] / m;
       }
     });
   }
   SlabShared(const SlabShared &) = delete;
 
   const T *vector(int h, int64_t a) const { return &rows[(h * r1 + a) * pitch]; }
+  const T *clean_vector(int h, int64_t a) const { return clean.empty() ? vector(h, a) : &clean[(h * r1 + a) * pitch]; }
 
   // out (r1, r1) = V_h V_j^T over the values in `place`
   void gram_over(const std::vector<int32_t> &place, int64_t h, int64_t j, T *out) const {

@@ -38,7 +38,7 @@ template <class T> class SlabWhole {
   const SlabShared<T> &shared;
   SlabSums<T> &sums;
   const int64_t D, H, r, r1, width, pitch, depth, stride;  // depth: rows of a factor; stride: their length
-  const T *bias;
+  const T *bias, *clean_bias;
   const double inverse;
   CellPrior<T> prior;
   std::vector<int32_t> slot, latents;  // of each latent, or -1; those of a point: the cell's and those of its states
@@ -62,6 +62,7 @@ public:
       : task(task), shared(shared), sums(sums), D(task.n_values), H(task.n_latents), r(task.rank), r1(r + 1),
         width(shared.width), pitch(shared.pitch), depth(task.most_found * r),
         stride(round_up(std::max<int64_t>(depth, 1), WIDTH<T>)), bias(static_cast<const T *>(task.bias)),
+        clean_bias(task.clean_bias ? static_cast<const T *>(task.clean_bias) : bias),
         inverse(1 / task.sigma2), slot(H, -1), n_slots_max(H), residuals(AT_ONCE * pitch), projected(AT_ONCE * n_slots_max * width), y(stride),
         coefficients(stride), centred(stride) {
     const int64_t bytes = std::max<int64_t>(1, depth * stride * sizeof(T));
@@ -322,7 +323,7 @@ private:
     const T *row = &inverses[place * depth * stride];
     for (int64_t i = 0; i < n; ++i) {
       std::fill_n(moved.data(), pitch, T(0));
-      for (int64_t j = 0; j <= i; ++j) accumulate(moved.data(), row[j * stride + i], shared.vector(state.on[j / r], j % r + 1));
+      for (int64_t j = 0; j <= i; ++j) accumulate(moved.data(), row[j * stride + i], shared.clean_vector(state.on[j / r], j % r + 1));
       for (int64_t d = 0; d < pitch; ++d) out[d] += moved[d] * moved[d];
     }
     return out;
@@ -421,7 +422,7 @@ private:
     if (mean)
       for (int64_t d = 0; d < D; ++d) {
         if (variance) variance[d] = std::max(variance[d] - mean[d] * mean[d], T(0));
-        mean[d] += bias[d];
+        mean[d] += clean_bias[d];
       }
   }
 
@@ -432,7 +433,7 @@ private:
     T *sum = &parts[task.most_found * pitch], *left = sum + pitch;
     std::fill_n(sum, pitch, T(0));
     for (int i = 0; i < k; ++i) {
-      const T *w = shared.vector(state.on[i], 0), *c = &coefficients[i * r];
+      const T *w = mean ? shared.clean_vector(state.on[i], 0) : shared.vector(state.on[i], 0), *c = &coefficients[i * r];
       T *part = &parts[i * pitch];  // without the mean
       for (int64_t d = 0; d < pitch; d += WIDTH<T>) {
         vec(part + d) = combine(c, w + pitch + d, pitch, r);

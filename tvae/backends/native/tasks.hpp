@@ -67,6 +67,7 @@ struct SlabTask {
   double *log_joint, *log_prior;    // results: (N, S)
   int64_t *n_accepted;              // result: (N,)
   void *mean, *variance;            // results: (N, D) of the clean value, or null
+  const void *clean_bias, *clean_vectors;  // what it is made of, as bias and vectors; where every value is observed
   double *active;                   // q by latent, added to: (cells, H), or (parts, H) where there is one for all
   double *together;                 // (H,): q times the number of latents on, where h is on: added to
   double *shift, *spread;           // (H, D), (H, D, D), symmetric: added to, or null: nothing is learned

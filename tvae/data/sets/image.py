@@ -60,7 +60,8 @@ class SlabSize:
 
 
 SLAB_SIZES = (SlabSize(8, 6, 200, 16), SlabSize(8, 6, 200, 12), SlabSize(12, 6, 150, 8))  # below 20, 35, above
-SLAB_OF_SLOW = SlabSize(12, 8, 60, 10)  # for correlated noise, whose slow part needs large patches (docs/noise.md)
+# For correlated noise, whose slow part needs large patches, unless the bound asked for much detail (docs/noise.md).
+SLAB_OF_SLOW, SLAB_OF_DETAIL, MUCH_DETAIL = SlabSize(12, 8, 60, 16), SlabSize(10, 6, 150, 24), 0.02
 SLAB_EPOCHS = {"train": 25, "fast": 8, "default": 12, "best": 16}
 SLAB_STRIDE = {"train": 1, "fast": 2, "default": 1, "best": 1}  # between the patches trained on; all are restored
 N_THINNED = 15_000  # patches; of fewer all are trained on
@@ -153,7 +154,8 @@ class ImageConfig(DatasetConfig):
             sigma = estimate_noise(seen.noisy, seen.missing) if told is None else told
             sigma = max(sigma, SIGMA_OF_ROUNDING * seen.grey_range / 255) if told is None else sigma
             size = SLAB_SIZES[bisect([20, 35], sigma * 255 / seen.grey_range)]
-            size = size if seen.covariance is None else SLAB_OF_SLOW
+            if seen.covariance is not None:
+                size = SLAB_OF_DETAIL if seen.covariance.detail > MUCH_DETAIL else SLAB_OF_SLOW
         is_colour = opened.noisy.shape[2] > 1
         patch_size = self.patch_size or min(size.patch_size_of_colour if is_colour else size.patch_size, *sides)
         n_places = math.prod(max(1, side - patch_size + 1) for side in sides) * opened.n_pages
