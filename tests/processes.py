@@ -33,7 +33,7 @@ def metrics(directory):
 
 
 def statuses(folder):
-    """How the runs below a folder ended."""
+    """The status of each run below a folder."""
     return {path.parent.name: metrics(path.parent)["status"] for path in sorted(Path(folder).glob("*/metrics.json"))}
 
 

@@ -232,7 +232,7 @@ def test_a_flip_of_the_convolutional_decoder_is_the_flipped_state(example):
 
 
 def test_the_better_of_two_is_selected(example):
-    """Of C states the k-th best wins with probability (2 (C - k) + 1) / C^2."""
+    """The k-th best of C states wins with probability (2 (C - k) + 1) / C^2."""
     fitness, n = torch.tensor([[1.0, 4.0, 2.0, 3.0]]), 40_000
     found = example["select_by_tournament"](fitness, n, Stream(0, torch.zeros(1, dtype=torch.int64)))
     share = torch.bincount(found[0], minlength=4) / n

@@ -1,4 +1,4 @@
-"""What the Python calls return: the kind that was given, typed, also where there is nothing to learn."""
+"""Results of the Python calls: of the kind that was given, typed, also where there is nothing to learn."""
 
 import subprocess
 import sys

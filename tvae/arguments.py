@@ -42,7 +42,7 @@ FOR_ARRAYS = ["dataset=file", "image=image"]
 def opened(
     given: Any, mask: Any, channel_axis: int | None, axes: str | None
 ) -> tuple[Picture, Callable[[Restored, bool], Any]]:
-    """An array, tensor or PIL image as a picture, and how a result becomes one of its kind (and the uncertainty)."""
+    """An array, tensor or PIL image as a picture, and a function that turns a result into the same kind."""
     array, masked = _unmasked(_as_array(given, "image"))
     if isinstance(given, Pillow.Image) and array.ndim == 3 and channel_axis is axes is None:
         channel_axis = 2
@@ -82,7 +82,7 @@ def _in_kind(array: NDArray[Any], given: Any) -> Any:
 
 
 def restored_constant(picture: Picture) -> Restored | None:
-    """Of a picture with one known value, that value everywhere; None: there is something to learn."""
+    """The restoration of a picture whose known values are all equal: that value everywhere; None for others."""
     known = picture.noisy if picture.known is None else picture.noisy[picture.known]
     if known.size == 0 or known.min() != known.max():
         return None
@@ -116,7 +116,7 @@ def _layout(array: NDArray[Any], channel_axis: int | None, axes: str | None) -> 
 
 
 def seed_of(rng: int | np.random.Generator | None) -> int:
-    """From 0 on; of a generator another one each time."""
+    """A seed from 0 on; a generator gives another one each time."""
     if isinstance(rng, (int, np.integer)):
         refuse(rng < 0, f"rng={rng}: must be at least 0")
         return int(rng)
@@ -189,7 +189,7 @@ def compose_options(overrides: Sequence[str], options: dict[str, Any]) -> Config
 
 
 def _unmasked(array: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any] | None]:
-    """An array without what is masked in it, and where that was; None: nothing was."""
+    """A masked array with its masked values filled, and the mask (None for other arrays)."""
     if not np.ma.isMaskedArray(array):
         return array, None
     is_floating = np.issubdtype(array.dtype, np.floating)

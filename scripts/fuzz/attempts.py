@@ -321,7 +321,7 @@ def by_checkpoints(draw: st.DrawFn) -> Attempt:
 
 
 def places() -> st.SearchStrategy[list[int]]:
-    """Which key to take at each step into a nested dictionary."""
+    """Keys to take at each step into a nested dictionary."""
     return st.lists(st.integers(0, 10), min_size=3, max_size=8)
 
 
@@ -388,7 +388,7 @@ class Call(Attempt):
 
 
 def _is_answer(error: BaseException) -> bool:
-    """Whether it was raised by this program, to say what is wrong, and not by what it has called."""
+    """True if this program raised the error as a message, and not something that it called."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

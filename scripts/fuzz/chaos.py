@@ -154,7 +154,7 @@ class Tormentor:
             return killed_at
 
     def kill_one(self, processes: Sequence[BaseProcess]) -> bool:
-        """Whether one was still there to be killed; the others end by themselves, or are told to."""
+        """Kill one process; True if it was still running. The others end by themselves, or are told to."""
         victim = self.rng.choice(processes)
         is_alive = victim.is_alive() and victim.pid is not None
         if is_alive:

@@ -146,7 +146,7 @@ def restored(clean: np.ndarray, noisy: np.ndarray, noise_model: str, effort: str
 
 
 def is_left_alone(noisy: np.ndarray) -> bool:
-    """Whether nothing is done about the noise before the restoration."""
+    """True if nothing is done about the noise before the restoration."""
     return with_noise_model(picture_of(given(noisy)), "auto", None).treatment is None
 
 

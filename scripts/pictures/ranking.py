@@ -1,4 +1,4 @@
-"""Whether the bound ranks models as the picture does: settings of the slab model on half A of the development set.
+"""Ranking of models by the bound and by PSNR: settings of the slab model on half A of the development set.
 
     python -m scripts.pictures.ranking [--pictures house camera] [--sigma 25 50] [--side 128] [--epochs 10] [--seed 100]
 

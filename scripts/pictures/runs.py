@@ -62,7 +62,7 @@ class Arrays(NamedTuple):
 
 
 class Calibration(NamedTuple):
-    """How errors compare with the stated deviations."""
+    """Errors beside the stated deviations."""
 
     ratios: tuple[float, ...]  # RMSE over stated, for each part of the pixels
     coverage: float  # share of the errors within two deviations

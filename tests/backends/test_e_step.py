@@ -17,7 +17,7 @@ from tvae.model.vae import log_likelihood
 
 @pytest.fixture(params=["fastest", "torch"])
 def e_step(request):
-    """That of the fastest backend for a model and search, and that of torch."""
+    """The E-step of the fastest backend for a model and search, and that of torch."""
     if request.param == "torch":
         return torch_backend.e_step
     return lambda model, ea, *arguments: choose_backend(model, ea).e_step(model, ea, *arguments)

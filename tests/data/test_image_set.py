@@ -179,7 +179,7 @@ def test_a_picture_with_missing_pixels_can_be_trained_on(make):
 
 @pytest.fixture
 def n_reads(monkeypatch):
-    """How often each file is read, by its name."""
+    """The number of times each file is read, by its name."""
     counts = Counter()
 
     def counted(path):

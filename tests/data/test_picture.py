@@ -1,4 +1,4 @@
-"""How a clean picture is corrupted."""
+"""Corruption of a clean picture."""
 
 import math
 

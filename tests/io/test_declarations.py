@@ -1,4 +1,4 @@
-"""What a file declares of itself: which channel is alpha, how many pages there are, and which way is up."""
+"""Declarations in a file: its alpha channel, its number of pages, its orientation."""
 
 import io
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""How much memory is needed is told, and what cannot fit is refused before it begins."""
+"""Memory: the forecast is told, and a picture that cannot fit is refused before work begins."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Which pixels count as missing, which stay as they are, and the message if none is missing."""
+"""Missing pixels: those that count as missing, those that stay as they are, the message if there are none."""
 
 from pathlib import Path
 

@@ -18,7 +18,7 @@ PICTURE = ["image=picture.tiff", "dataset=file", "epochs=2", "model.n_latents=8"
 
 
 def is_listed(path):
-    """Whether the list has a file, by its path below the run directory."""
+    """True if the list has the file, by its path below the run directory."""
     folder, name = path.parent.as_posix(), path.name
     if folder == ".":
         return name in NAMED or any(fnmatch(name, pattern) for pattern in PATTERNS)

@@ -10,7 +10,7 @@ YES, NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
 def is_on(name: str) -> bool:
-    """Whether the variable says yes, or nothing; a word for neither is refused."""
+    """True if the variable says yes or is not set; a word for neither is refused."""
     value = os.environ.get(name, "").strip().lower()
     if value not in ("", *YES, *NO):
         raise UserError(f"{name}={value}: must be one of {', '.join((*YES, *NO))}")

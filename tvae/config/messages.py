@@ -62,7 +62,7 @@ def explain(error: Exception) -> tuple[list[str], int] | None:
 
 
 def _memory_wanted(error: Exception) -> str | None:
-    """How much memory was asked for at once, where that is said; None: it is another problem."""
+    """The size of a failed allocation, as far as it is known; None: the error is not about memory."""
     text = str(error)
     is_short = isinstance(error, (MemoryError, torch.OutOfMemoryError)) or getattr(error, "errno", None) == errno.ENOMEM
     if not is_short and not (isinstance(error, RuntimeError) and re.search("allocat|bad_alloc|Storage size", text)):

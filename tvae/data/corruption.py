@@ -1,4 +1,4 @@
-"""How a clean picture is corrupted for benchmarks, beyond white Gaussian noise and missing pixels (`picture`).
+"""Corruption of a clean picture for benchmarks, beyond white Gaussian noise and missing pixels (`picture`).
 
 `corruption=gaussian noise=SIGMA`: that noise and nothing else, for a file of one's own that is to be a benchmark.
 `corruption=poisson peak=P`: photon counts, P of them on average where the picture is white; `noise` is added on top.

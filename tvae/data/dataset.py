@@ -88,7 +88,7 @@ class DatasetConfig:
         return self.schema == "image"
 
     def problems(self, config: DataConfig) -> list[str]:
-        """What is wrong with the options, a line each."""
+        """Mistakes in the options, a line each."""
         foreign = [f for f in fields(DataConfig) if f.metadata.get("only_for", self.schema) != self.schema]
         given = [(f, getattr(config, f.name)) for f in foreign if getattr(config, f.name) != f.default]
         method = config.restoration.method
@@ -99,7 +99,7 @@ class DatasetConfig:
 
 @dataclass
 class RestorationConfig:
-    """How a trained model becomes a picture."""
+    """Options of the restoration of a picture by a trained model."""
 
     method: Optional[str] = option(
         None, "posterior_mean: the model alone; nonlocal: a second stage of patch Gaussians and NL-Ridge on top of it; "

@@ -86,7 +86,7 @@ class Picture:
 
     @cached_property
     def noise(self) -> float:
-        """Its standard deviation as far as it is known, or else as estimated."""
+        """The noise's standard deviation as far as it is known, or else as estimated."""
         return estimate_noise(self.noisy, self.missing) if self.sigma is None else self.sigma
 
     def in_all_channels(self) -> Picture:
@@ -97,7 +97,7 @@ class Picture:
         return replace(self, image=image, noisy=self.noisy.repeat(n, axis=2), clean=clean)
 
     def is_nearly_whole(self, keeps_known: bool) -> bool:
-        """Whether a first estimate may stand for what is missing, as it can for a few values among noisy ones."""
+        """True if a pilot may stand in for what is missing: a few values among noisy ones."""
         return self.known is None or (not keeps_known and bool(self.known.mean() >= NEARLY))
 
     @property
@@ -143,7 +143,7 @@ def hash_of(parts: Iterable[Any]) -> str:
 
 
 def check_content(noisy: np.ndarray, missing: np.ndarray | None, source: str) -> None:
-    """There has to be something to learn from."""
+    """Raise `UserError` if there is nothing to learn from."""
     known = noisy if missing is None else noisy[~missing]
     if known.size == 0:
         raise UserError(f"{source}: all pixels are missing")
@@ -171,7 +171,7 @@ def check_missing(missing: np.ndarray | None, source: str) -> None:
 
 
 def is_lossy(path: str) -> bool:
-    """Whether a file is a JPEG, whatever its name."""
+    """True for the content of a JPEG file, whatever its name."""
     with open(path, "rb") as file:
         return file.read(len(JPEG_SIGNATURE)) == JPEG_SIGNATURE
 

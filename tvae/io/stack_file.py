@@ -76,7 +76,7 @@ def to_image(
 
 
 def _read_stack(path: Path, axes: str | None) -> Stack | None:
-    """What a file holds if it is a stack, or if the user names its axes; None: it is for `read_image`."""
+    """The content of a stack, or of a file whose axes the user names; None: it is for `read_image`."""
     try:
         with open(path, "rb") as file:
             begin = file.read(8)
@@ -145,7 +145,7 @@ def _read_frames(path: Path, axes: str | None) -> Stack | None:
 
 
 def _interval(path: str | Path) -> Scale | None:
-    """Of the frames of an animated file, as the first one has it; noted as ImageJ does."""
+    """The interval of an animated file's frames, from the first one, as ImageJ notes it."""
     with suppress(Exception):  # it is a note, and the frames are read
         milliseconds = float(iio.immeta(path, plugin="pillow", index=0)["duration"])
         return Scale(program="imagej", notes={"finterval": milliseconds / 1000}) if milliseconds > 0 else None

@@ -23,7 +23,7 @@ class Covariance:
 
     @cached_property
     def is_white(self) -> bool:
-        """Whether there is but one level in each channel."""
+        """True if the only covariances are one variance for each channel."""
         is_zero = self.table == 0
         is_zero[..., 0, 0] |= np.eye(len(self.table), dtype=bool)
         return bool(is_zero.all())

@@ -1,4 +1,4 @@
-"""Which noise a picture has: the same small model is fitted with each candidate inside, and the highest bound wins.
+"""The kind of noise in a picture: the same small model is fitted with each candidate, and the highest bound wins.
 
 Candidates: white Gaussian noise, with one level or a level for each channel; photon counts, by a variance-stabilising
 transform; noise correlated between neighbours and channels, by its covariance in a patch; and both. What the bound
@@ -182,7 +182,7 @@ def _candidates(
 
 
 def _is_of_counts(line: Line) -> bool:
-    """Whether variances grow along the line, by noise that is as white as counts are."""
+    """True if variances grow along the line, by noise that is as white as counts are."""
     growth = float(line.at(line.mean.max()) / line.at(line.mean.min()))
     if np.ptp(line.mean) < np.sqrt(line.variance.max()):  # brightness hardly differs: stars on an even sky
         return False
@@ -255,7 +255,7 @@ class Trial:
 
 
 def step_of(pixels: np.ndarray) -> float:
-    """Between grey levels; 0 for floating-point values that hardly ever repeat."""
+    """The step between grey levels; 0 for floating-point values that hardly ever repeat."""
     levels = np.unique(pixels)
     return float(np.median(np.diff(levels))) if 1 < len(levels) < pixels.size / 2 else 0.0
 

@@ -31,7 +31,7 @@ class NoiseModel:
     step: float  # between grey levels; 0: there are none
 
     def facts(self) -> dict[str, Any]:
-        """As metrics.json has them."""
+        """Values for metrics.json."""
         return {
             "kind": self.kind,
             "is_signal_dependent": self.is_signal_dependent,

@@ -49,7 +49,7 @@ N_DENSE = 1_000_000  # pixels; a larger picture's pilot takes every second patch
 
 
 def stride_of_states(config: Config, picture: Picture) -> int:
-    """Between the patches that are averaged; a large picture's first estimate of two takes every second one."""
+    """The stride between the patches that are averaged; the pilot of a large picture takes every second patch."""
     options = config.dataset
     assert isinstance(options, ImageConfig)
     assert options.patch_size is not None
@@ -72,7 +72,7 @@ def stages(config: Config, fit: Fit, picture: Picture) -> dict[str, float]:
 
 
 def n_at_work(fit: Fit) -> float:
-    """How many times as fast all ranks and threads together are as one thread."""
+    """Speed of all ranks and threads together, relative to one thread."""
     return fit.team.size * (1 + THREADS_GAIN * (n_threads_for(WORTH_THREADS + 1) - 1))
 
 
@@ -138,7 +138,7 @@ def e_step_seconds(fit: Fit) -> float:
 
 @lru_cache
 def slowness() -> float:
-    """How many times as long as the measured one this machine takes for local groups."""
+    """Time that this machine takes for local groups, relative to the measured one."""
     kept = cache_dir() / f"speed-{speed_key()}.txt"
     least = math.inf
     with suppress(OSError, ValueError):
@@ -162,7 +162,10 @@ def _trial_seconds() -> float:
 
 
 def _shortest(action: Callable[[], object], n: int, is_here: bool) -> float:
-    """Seconds; the first ones have threads to start and caches to fill. `is_here`: of this thread, not of others."""
+    """Seconds of the fastest of n runs: the first have threads to start and caches to fill.
+
+    `is_here`: time of this thread alone.
+    """
     clock, times = time.thread_time if is_here else time.perf_counter, []
     for _ in range(n):
         started = clock()

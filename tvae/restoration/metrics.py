@@ -1,4 +1,4 @@
-"""How close an image is to the clean one, neither rounded nor clipped: one table of metrics."""
+"""Quality of an image beside the clean one, neither rounded nor clipped: one table of metrics."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ PRUNE = 1e-4  # share of q left out
 
 @dataclass(frozen=True)
 class Plan:
-    """How a picture is restored."""
+    """Options of a restoration by posterior mean."""
 
     patch_size: int
     train_stride: int  # between the patches that were trained on, whose states are taken over

@@ -1,4 +1,4 @@
-"""When a run saves, restores and shows itself."""
+"""The epochs and times at which a run saves itself and restores its picture."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Cadence:
         self.saved_at, self.place = time.monotonic(), (self.fit.epoch, self.fit.batch)
 
     def saves_within_epoch(self) -> bool:
-        """Whether a checkpoint is due in the middle of an epoch: never twice at the same place."""
+        """True if a checkpoint is due in the middle of an epoch: never twice at the same place."""
         is_late = 0 < self.checkpoint_seconds <= time.monotonic() - self.saved_at
         return is_late and self.place != (self.fit.epoch, self.fit.batch)
 
@@ -31,5 +31,5 @@ class Cadence:
         return self.checkpoint_seconds == 0
 
     def restores(self) -> bool:
-        """Whether the picture is to be looked at after the epoch that has just ended."""
+        """True if the picture is to be restored after the epoch that has just ended."""
         return self.fit.epoch % self.restore_every == 0 or self.fit.epoch == self.fit.n_epochs

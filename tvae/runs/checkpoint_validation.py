@@ -1,4 +1,4 @@
-"""Whether what a checkpoint holds can be what this program has written: right checksum or not, it may be crafted.
+"""Checks of a checkpoint's content, which may be crafted even if its checksum is right.
 
 Values of another kind or shape, NaN, and places that no run comes to are refused before anything is taken over.
 """

@@ -1,4 +1,4 @@
-"""What every command shares: starting Hydra, and ending with an exit code, and a line for what went wrong.
+"""The frame of every command: it starts Hydra, and ends with an exit code and a line for what went wrong.
 
 0 done; 2 a mistake in what the user gave, a line for each; 1 anything else, also an interruption.
 HYDRA_FULL_ERROR=1 in the environment shows tracebacks.
@@ -124,12 +124,12 @@ def _shared(path: Path, ranks: Ranks) -> Path:
 
 
 def _is_joblib() -> bool:
-    """Whether this job is one of several that joblib runs side by side."""
+    """True if this job is one of several that joblib runs side by side."""
     return HydraConfig.get().mode == RunMode.MULTIRUN and "joblib" in HydraConfig.get().launcher._target_
 
 
 def _note_failure(line: str) -> None:
-    """For the list at the end; the job may be in another process, and on a machine that does not see the file."""
+    """Add a line to the list of failed jobs; on another machine the file of that list may be out of reach."""
     with (
         suppress(KeyError, OSError),
         open(os.environ[FAILURES], "a", encoding="utf-8", errors="backslashreplace") as file,
@@ -182,7 +182,7 @@ def launch(job: Callable[[], None], about: str | None, shorthand: Sequence[str] 
 
 
 def _with_output(words: list[str]) -> list[str]:
-    """`-o FILE` as the option it stands for."""
+    """The words with `-o FILE` as `output=FILE`."""
     if "-o" not in words:
         return words
     place = words.index("-o")
@@ -219,13 +219,13 @@ def _launch(job: Callable[[], None], folder: Path) -> None:
 
 
 def _name() -> str:
-    """What this command is called by."""
+    """The command as the user would type it."""
     called = Path(sys.argv[0])
     return f"python -m tvae.{called.stem}" if called.suffix == ".py" else called.name
 
 
 def _end_of_thread(end: threading.ExceptHookArgs) -> None:
-    """A full disk is met by the thread that writes for TensorBoard, and told by the main one, which is handed it."""
+    """Ignore a full disk in TensorBoard's thread: the main thread raises the same error and reports it."""
     if not (isinstance(end.exc_value, OSError) and end.exc_value.errno in NO_ROOM):
         threading.__excepthook__(end)
 

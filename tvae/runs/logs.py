@@ -1,4 +1,4 @@
-"""Where log lines go: the terminal, and the run's log file."""
+"""Destinations of log lines: the terminal, and the run's log file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a command does with `image`: one picture, or every picture of a folder."""
+"""Training on `image`: one picture, or every picture of a folder."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ from tvae.training.trainer import Fit
 
 
 def restore_by_states(fit: Fit, picture: Picture, config: Config, n_rounds: int, bands: Bands) -> Restored:
-    """What is seen of a picture, as the model has it; `n_rounds`: E-steps before."""
+    """The model's estimate of `picture.seen`, after `n_rounds` further E-steps."""
     options = config.dataset
     assert isinstance(options, ImageConfig)
     assert options.patch_size is not None
@@ -82,7 +82,7 @@ class KeptBands(Bands):
         self.identity = digest.hexdigest()  # configuration and data are the directory's
 
     def one(self, name: str, compute: Callable[[], Tensor], is_joint: bool) -> Tensor:
-        """From its file, if there is one; else computed, and written."""
+        """The band from its file, if there is one; else it is computed and written."""
         path = self.directory / BANDS.replace("*", name)
         found = self._read(path)
         if is_joint and not all(self.ranks.gather(found is not None)):
@@ -102,7 +102,7 @@ class KeptBands(Bands):
         return values if content.get("identity") == self.identity and isinstance(values, Tensor) else None
 
     def tell(self, stage: str, n_done: int, n_bands: int) -> None:
-        """Stop here, if that is wanted."""
+        """Raise `Interrupted` if the run was asked to stop."""
         if self.ranks.any(self.stop()):
             if self.ranks.any(self.stop.is_at_limit):
                 queue_again(self.ranks)

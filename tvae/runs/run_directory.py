@@ -177,7 +177,7 @@ class RunDirectory:
 
 
 def _other_task(path: Path, mine: dict[str, Any], differing: list[str]) -> str:
-    """What else can be done where the command is another one; before it was noted, all were `train`."""
+    """Advice where the run was made by another command; in runs of earlier versions all commands are `train`."""
     if "task" not in differing or mine["task"] == "train":
         return ""
     return f"was it made by an earlier version, or by train, run={path} restores from it into another directory; "
@@ -189,7 +189,7 @@ def _differing(mine: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
 
 
 def read_fingerprint(path: Path) -> str | None:
-    """Of the data of the run in `path`; None if it cannot be read."""
+    """The fingerprint of the data of the run in `path`; None if it cannot be read."""
     try:
         found = (path / FINGERPRINT).read_text("ascii").strip()
     except (OSError, ValueError):
@@ -198,7 +198,7 @@ def read_fingerprint(path: Path) -> str | None:
 
 
 def data_problem(path: Path, config: Config, fingerprint: str) -> str | None:
-    """What to say if the run in `path` was not made from the data with this fingerprint."""
+    """A message if the run in `path` was not made from the data with this fingerprint, else None."""
     theirs = read_fingerprint(path)
     if theirs == fingerprint:
         return None
@@ -258,7 +258,7 @@ def _refuse_constant(name: str) -> None:
 
 
 def read_metrics(path: Path) -> dict[str, Any] | None:
-    """What a run reported, if it did."""
+    """The content of a run's metrics.json, or None."""
     try:
         if not (path / METRICS).is_file():
             return None

@@ -1,4 +1,4 @@
-"""How a run is asked to stop: by a signal, or because the process that has the list of jobs has ended."""
+"""Requests to stop a run: by a signal, or because the process with the list of jobs has ended."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class StoppedEarly(Interrupted):
 
 
 class Stop:
-    """Whether a run is asked to stop."""
+    """Requests to stop a run; calling it returns True if there was one."""
 
     def __init__(self) -> None:
         self.received: list[float] = []  # signals, and when

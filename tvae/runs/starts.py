@@ -15,12 +15,12 @@ log = logging.getLogger(__name__)
 
 
 def start_config(config: Config, number: int) -> Config:
-    """Of one of `n_starts`: with a seed and a length of its own."""
+    """The configuration of one of `n_starts`, with a seed and a length of its own."""
     return replace(config, seed=derive(config.seed, "start", number), epochs=config.start_epochs)
 
 
 def take_best_start(fit: Fit, config: Config, make: Callable[[Config], Fit]) -> None:
-    """Parameters and states of the one of `n_starts` whose ELBO is the highest after `start_epochs`.
+    """Give `fit` parameters and states of the one of `n_starts` with the highest ELBO after `start_epochs`.
 
     `make`: from the configuration of a start to its `Fit`, on the same data.
     """

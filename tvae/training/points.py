@@ -52,7 +52,7 @@ class Source(ABC):
         """A reader of the data points in `part`, which it numbers from 0."""
 
     def n_blind(self, part: range) -> int:
-        """How many of the data points in `part` have no observed value."""
+        """The number of data points in `part` without an observed value."""
         return 0
 
     def completed(self) -> Source:

@@ -25,11 +25,11 @@ SECONDS = 1800  # ziglang compiles its standard library first: a minute, on a bu
 
 
 class NotCompiled(Exception):
-    """Says of every compiler why it did not compile the kernel."""
+    """No compiler could compile the kernel; the message says why for each."""
 
 
 def version() -> str:
-    """Of the sources; a compiled kernel knows it, too."""
+    """A hash of the sources, which a compiled kernel carries as well."""
     parts = [part for source in SOURCES for part in (source.name.encode(), source.read_bytes())]
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
 
@@ -41,7 +41,7 @@ def compilers() -> list[list[str]]:
 
 
 def zig() -> list[list[str]]:
-    """Its command, if it is installed."""
+    """The command of ziglang's compiler, if it is installed."""
     return [[sys.executable, "-m", "ziglang", "c++"]] if importlib.util.find_spec("ziglang") else []
 
 
@@ -75,7 +75,7 @@ def _run(command: list[str], folder: Path) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """What a compiler has said, as far as a line can hold it."""
+    """The compiler's first line about an error, shortened."""
     if isinstance(error, subprocess.CalledProcessError):
         lines = error.stderr.decode(errors="replace").splitlines()
         telling = [line.strip() for line in lines if "error" in line] + lines

@@ -139,7 +139,7 @@ def _load(path: Path) -> ctypes.CDLL:
 
 
 def _processor() -> str:
-    """What the flags for this processor depend on."""
+    """The processor's model and features, on which the compiler's flags depend."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""How many threads the kernel uses, how torch and the kernel share them, and what calls side by side leave behind.
+"""Threads: how many the kernel uses, how torch shares them with it, and what calls side by side leave behind.
 
 The threads that torch works on belong to each Python thread, and to the process as what a new Python thread begins
 with. A forked process has none of those that torch had started, and would wait for them without end.
@@ -42,7 +42,7 @@ if hasattr(os, "register_at_fork"):  # not on Windows
 
 
 def n_threads_for(n_multiplications: int) -> int:
-    """As many as torch uses, or `torch_on_one_thread` has set aside, if there is enough to do; else one."""
+    """The number of threads that torch uses, or `torch_on_one_thread` has set aside; one for little work."""
     set_aside: int | None = getattr(_here, "n_kernel", None)
     return set_aside or torch.get_num_threads() if n_multiplications > WORTH_THREADS else 1
 
@@ -65,7 +65,7 @@ def torch_on_one_thread() -> Iterator[None]:
 
 
 def use_threads(n_threads: int) -> None:
-    """Let torch work on so many; in a process that was forked from one with several, on one."""
+    """Set the number of torch's threads; in a process that was forked from one with several it is one."""
     _calls.has_many |= n_threads > 1 and not _calls.has_lost_threads
     torch.set_num_threads(1 if _calls.has_lost_threads else n_threads)
 

@@ -77,7 +77,7 @@ N_PER_LATENT = 100  # patches that a latent needs, on average
 
 
 def is_slab(model: ModelConfig) -> bool:
-    """Whether pictures get the slab model: unless another one was chosen."""
+    """True if pictures get the slab model: they do, unless another one was chosen."""
     if model.likelihood is not None:
         return model.likelihood == "slab" and not model.hidden
     return model.slab != 0 and model.hidden in (None, []) and model.solver is None
@@ -111,7 +111,7 @@ class ImageConfig(DatasetConfig):
         return Picture(image, noisy, clean, missing, peak)
 
     def look(self, config: DataConfig, opened: Picture) -> Picture:
-        """With what its noise is, and what is to be done about it."""
+        """The picture with its noise model, and the treatment of that noise."""
         keeps_known = _keeps_known(config) if config.keep_known is None else config.keep_known
         if keeps_known and opened.missing is not None:  # whose known values count as exact
             told = f"sigma={config.sigma}: known pixels stay as they are; keep_known=false denoises them"

@@ -33,7 +33,7 @@ TRUE = {"elbo": "log_likelihood_true", "sigma": "sigma_true", "psnr": "psnr_inpu
 
 @dataclass(frozen=True, eq=False)
 class Results:
-    """What a run has come to."""
+    """Results of a run, for its figures."""
 
     fit: Fit
     dataset: Dataset

@@ -45,7 +45,7 @@ class LostRank(Failure):
 
 
 def lost(error: RuntimeError) -> LostRank:
-    """What torch raises for a lost connection, whatever the cause, is told in a line."""
+    """Log in one line what torch raised for a lost connection; returns the error to raise instead."""
     reason = re.sub(r"^\[\S*\] ", "", str(error).splitlines()[0]).partition(". ")[0]  # no source file, no advice
     log.error(
         "process %d: another process of this run has ended or cannot be reached (%s); the same command resumes "
@@ -110,7 +110,7 @@ class Ranks(Team):
         return result
 
     def _wait(self, start: Callable[[], dist.Work]) -> None:
-        """Until it is done, or raise what another rank has failed with."""
+        """Wait until the operation is done, or raise the failure that another rank has announced."""
         try:
             failure = self._done_or_failure(start)
         except RuntimeError as error:
@@ -120,7 +120,7 @@ class Ranks(Team):
             raise failure
 
     def _done_or_failure(self, start: Callable[[], dist.Work]) -> Exception | None:
-        """While torch itself waits it is deaf to signals, so it is asked whether it is done."""
+        """Poll the operation: torch's own wait would not handle signals."""
         work = start()
         awake_until = time.perf_counter() + AWAKE
         look_at = awake_until + LOOK_EVERY
@@ -136,7 +136,7 @@ class Ranks(Team):
         return None
 
     def _announced(self) -> Exception | None:
-        """What another rank has failed with, if one has."""
+        """The failure that another rank has announced, if any."""
         with suppress(RuntimeError):  # the store may have ended with the leader
             if self.store.check([FAILED]):
                 failure: Exception = pickle.loads(self.store.get(FAILED))
