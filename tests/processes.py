@@ -53,7 +53,7 @@ def wait_until(is_true, seconds=120):
 
 
 def wait_for_epoch(name, epoch):
-    """Until a run has reported as many epochs."""
+    """Wait until a run has reported so many epochs."""
 
     def has_come():
         try:

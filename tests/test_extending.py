@@ -121,7 +121,7 @@ def per_point_model(example, n_points=9):
 
 
 def test_each_data_point_has_its_own_prior(example):
-    """In the log-joint, in the E-step with and without flips, whatever the minibatch."""
+    """Priors differ in the log-joint and in the E-step with and without flips, whatever the minibatch."""
     model, x, index = per_point_model(example), random_data(), torch.tensor([7, 0, 3, 8, 1])
     z = all_states(6).double().expand(5, -1, -1)
     prior = TorchBernoulli(model.prior.each[index][:, None]).log_prob(z).sum(-1)
@@ -138,7 +138,7 @@ def test_each_data_point_has_its_own_prior(example):
 
 
 def test_a_prior_per_data_point_restores_a_picture_from_the_states_of_the_nearest_trained_patch():
-    """With every second patch trained on, there are more patches to restore than the prior has rows."""
+    """Restoration works with every second patch trained on: there are more patches than the prior has rows."""
     rng = np.random.default_rng(0)
     rows, columns = rng.random((2, 24)) < 0.3
     clean = np.maximum(100.0 * rows[:, None], 160.0 * columns)[..., None]

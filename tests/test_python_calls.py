@@ -64,7 +64,7 @@ PICTURE, COLOUR = tiny_picture(), np.dstack([tiny_picture()] * 3)
     ],
 )
 def test_arguments_that_are_wrong(arguments, told):
-    """By Python's own exceptions, raised before anything is computed."""
+    """Python's own exceptions are raised before anything is computed."""
     with pytest.raises((ValueError, TypeError), match=told):
         tvae.denoise(**{"image": PICTURE, **arguments})
 

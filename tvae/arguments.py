@@ -126,7 +126,7 @@ def seed_of(rng: int | np.random.Generator | None) -> int:
 
 
 def as_overrides(options: dict[str, Any]) -> list[str]:
-    """Keyword arguments as the words of a command line; `TypeError` for a name that there is not."""
+    """Keyword arguments as the words of a command line; `TypeError` for an unknown name."""
     names = {name.rpartition(".")[2]: name for name in reversed(list(every_option()))}
     for key in options:
         if key not in names:
@@ -156,7 +156,7 @@ if hasattr(os, "register_at_fork"):  # not on Windows; a forked process is not w
 
 @contextmanager
 def _apart() -> Iterator[None]:
-    """Within, Hydra is as if nobody else used it; the call may be made inside a program that `hydra.main` runs."""
+    """Hide the state of Hydra: the call may be made inside a program that `hydra.main` runs."""
     with _composing:
         held = GlobalHydra.instance().hydra
         GlobalHydra.instance().hydra = None

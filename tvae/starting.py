@@ -55,7 +55,7 @@ def _tell(kind: type[BaseException], error: BaseException, trace: object) -> Non
 
 
 def _end(number: int, frame: object) -> None:
-    """Nothing has been begun yet."""
+    """Handle Ctrl-C before any work has begun."""
     if os.environ.get("RANK", "0") == "0":
         try:  # noqa: SIM105
             os.write(2, f"{INTERRUPTED}\n".encode())

@@ -231,7 +231,7 @@ def by_outputs(draw: st.DrawFn) -> Attempt:
 
 @st.composite
 def by_many_runs(draw: st.DrawFn) -> Attempt:
-    """Several values of an option, each a run."""
+    """A sweep over several values of an option."""
     name = draw(st.sampled_from(("seed", "noise", "image", "effort", "epochs", "mask", "output", "lr.max", "run")))
     values = draw(st.lists(an_option(name), min_size=1, max_size=2, unique=True))
     word = f"{name}={','.join(value.partition('=')[2] for value in values)}"

@@ -45,7 +45,7 @@ context.set_forkserver_preload(["tvae.denoise", "torch.utils.tensorboard", "torc
 
 
 def _be_command(command: str, options: Sequence[str], environment: dict[str, str], log: Path) -> None:
-    """In a new process: `python -m tvae.COMMAND OPTIONS`, its output in a file."""
+    """Run `python -m tvae.COMMAND OPTIONS` in a new process, with its output in a file."""
     handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(handle, 1)
     os.dup2(handle, 2)
@@ -80,7 +80,7 @@ def start(
 
 
 def wait(processes: Sequence[BaseProcess], seconds: float = 300.0) -> list[int | None]:
-    """Their exit codes; None for those that are still running after so long."""
+    """Exit codes of the processes; None for those that are still running after so long."""
     end = time.monotonic() + seconds
     for process in processes:
         process.join(max(0.0, end - time.monotonic()))

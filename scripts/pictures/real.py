@@ -62,7 +62,7 @@ def judged(noisy: np.ndarray) -> NoiseModel:
 
 
 def by_bm3d(noisy: np.ndarray, model: NoiseModel) -> dict[str, np.ndarray]:
-    """At the estimated level; of grey pictures also after the estimated stabilisation. Empty: not installed."""
+    """BM3D at the estimated level; of grey pictures also after the estimated stabilisation. Empty: not installed."""
     if find_spec("bm3d") is None:
         return {}
     from bm3d import bm3d, bm3d_rgb

@@ -125,7 +125,7 @@ def test_an_option_of_the_command_line_wins_over_its_group():
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_default_leaves_everything_open(group):
-    """Also what an experiment has set."""
+    """`default` also resets what an experiment has set."""
     found = composed("experiment=house_50", f"{group}=default")
     assert found[group] == composed("dataset=house")[group]
 

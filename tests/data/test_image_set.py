@@ -196,7 +196,7 @@ SHORT = ("epochs=2", "model.n_latents=8", "states.n_states=8", "ea.n_parents=2",
 
 
 def test_a_file_is_read_once_in_a_run(make, tmp_path, n_reads):
-    """For the recipe, training, restorations and the record alike."""
+    """One reading serves the recipe, training, restorations and the record."""
     write_image(tmp_path / "mask.png", drop_pixels((20, 16), 0.2, seed=0).astype(np.uint8))
     write_image(tmp_path / "clean.png", 255 - GREY)
     files = ("image={tmp}/grey.png", "mask={tmp}/mask.png", "clean={tmp}/clean.png")

@@ -78,7 +78,7 @@ def test_held_out_data_and_a_start_survive_an_interruption(command, linear, monk
     ],
 )
 def test_a_start_that_does_not_fit_costs_nothing(command, linear, options, message):
-    """Not even with restart=true is a run thrown away for one that cannot begin."""
+    """A run is not thrown away for one that cannot begin, even with restart=true."""
     train(command, *linear, "epochs=1", "hydra.run.dir=mine")
     before = Path("mine/checkpoint.pt").read_bytes()
     code, out = command("train", *linear, *options, "init_from=linear", "restart=true", "hydra.run.dir=mine")

@@ -56,7 +56,7 @@ def test_it_says_what_will_be_done(picture):
     [("uint8", 1, " of 255"), ("uint16", 257, " counts"), ("float32", 1 / 255, " of 1"), ("float64", 10, "")],
 )
 def test_what_became_of_a_picture(dtype, factor, unit):
-    """In its own units; the difference to the result is what was removed."""
+    """Levels are in the picture's own units; the noise removed is the difference to the result."""
     clean = np.random.default_rng(0).integers(50, 200, (24, 20)).astype(float)
     noisy = clean + np.where(np.indices((24, 20)).sum(0) % 2, 4.0, -4.0)
     image = from_array((noisy * factor).astype(dtype))

@@ -1,4 +1,4 @@
-"""When a run saves, restores and shows itself."""
+"""The epochs and times at which a run saves itself and restores its picture."""
 
 from types import SimpleNamespace
 
@@ -32,7 +32,7 @@ def test_a_checkpoint_within_an_epoch_is_due_after_so_many_seconds(clock):
 
 
 def test_no_place_is_saved_twice(clock):
-    """However soon the next checkpoint is due: a minibatch lies between."""
+    """A minibatch lies between two checkpoints, however soon the next one is due."""
     fit = SimpleNamespace(epoch=3, batch=2)
     due = Cadence(fit, restore_every=10, checkpoint_seconds=1e-9)
     clock.now += 1

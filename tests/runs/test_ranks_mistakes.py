@@ -49,7 +49,7 @@ def test_a_job_that_fails_on_one_rank_alone_does_not_stop_the_others_of_a_sweep(
 
 
 def test_under_torchrun_a_failure_of_one_rank_is_told_once():
-    """By the leader, which torchrun would end as soon as the other has ended."""
+    """The leader reports it, although torchrun would end it as soon as the other has ended."""
     np.save("b0.npy", np.random.default_rng(0).normal(size=(60, 5)))
     words = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(chaos.free_port())]
     Path("experiment").mkdir()

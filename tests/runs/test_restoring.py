@@ -111,7 +111,7 @@ def test_local_groups_tell_before_each_part_of_a_patch_size(monkeypatch):
 
 @pytest.mark.usefixtures("_no_figures")
 def test_a_stopped_restoration_is_resumed(tmp_path, command, monkeypatch):
-    """By a signal between two stages; the picture is that of a run which was left alone."""
+    """A signal stops it between two stages; the picture is that of an undisturbed run."""
     noisy = np.random.default_rng(0).integers(0, 255, (40, 24), dtype=np.uint8)
     write_image(tmp_path / "noisy.png", noisy)
     assert command("denoise", *OPTIONS, "hydra.run.dir=whole")[0] == 0

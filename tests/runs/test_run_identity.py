@@ -123,7 +123,7 @@ def test_what_was_asked_for_belongs_to_a_run(command):
 
 
 def test_a_run_from_before_commands_were_noted(command):
-    """Its configuration says that it was asked for by train."""
+    """The configuration of such a run says that the command was train."""
     write_image(Path("a.png"), PICTURE)
     options = ["image=a.png", *TINY]
     assert command("denoise", *options, "hydra.run.dir=run")[0] == 0

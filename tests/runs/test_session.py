@@ -36,7 +36,7 @@ def whole(tmp_path_factory):
 
 @pytest.mark.usefixtures("_no_figures")
 def test_a_checkpoint_after_every_minibatch_changes_nothing(call):
-    """And there is progress, however soon the next one is due."""
+    """Progress is made however soon the next checkpoint is due."""
     for name, seconds in (("each", "1e-9"), ("none", "1000")):
         code, out = call(*SMALL, f"checkpoint_seconds={seconds}", f"hydra.run.dir={name}")
         assert code == 0, out
@@ -92,7 +92,7 @@ def picture():
 
 
 def test_a_session_in_memory_writes_nothing(picture, tmp_path, monkeypatch, capfd):
-    """Also where checkpoints, pictures and restorations would be due after every epoch."""
+    """Nothing is written even if checkpoints, pictures and restorations are due after every epoch."""
     monkeypatch.chdir(tmp_path)
     config = small_config(
         image="image", dataset=ImageConfig(name="file", patch_size=4), restore_every=1, picture_every=1

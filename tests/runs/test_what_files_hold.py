@@ -29,7 +29,7 @@ def finished(tmp_path_factory):
 
 @pytest.fixture
 def run(command, finished):
-    """Its copy in the working directory, with the picture it is of."""
+    """A copy of the run in the working directory, with its picture."""
     write_image(Path("a.png"), tiny_picture())
     if not finished.exists():
         code, out = command("denoise", "image=a.png", "model=deep", *TINY, "hydra.run.dir=run")

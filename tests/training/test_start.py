@@ -45,7 +45,7 @@ def test_smoothing_keeps_constants_and_channels_apart():
 
 
 def test_states_at_the_start_are_distinct():
-    """Also where there are more than latents, up to all of them."""
+    """States are distinct even if there are more of them than latents, up to all of them."""
     assert first_combinations(200, 3).tolist() == [[1, 0, 0], [0, 1, 0], [0, 0, 1]]
     for n_states in range(1, 9):
         found = first_combinations(3, n_states)

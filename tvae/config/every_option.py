@@ -34,7 +34,7 @@ Every option, its value with what was given here (null: chosen for the data at h
 
 
 def every_option(datasets: Sequence[type] = tuple(KINDS)) -> dict[str, Field[Any]]:
-    """All there are, with those of these data sets; the most general ones first."""
+    """Every option by its dotted name, with those of these data sets; the most general ones first."""
     found: dict[str, Field[Any]] = {}
 
     def walk(schema: Any, path: str) -> None:
@@ -51,7 +51,7 @@ def every_option(datasets: Sequence[type] = tuple(KINDS)) -> dict[str, Field[Any
 
 
 def options_told(name: str, value: Any) -> list[str]:
-    """Names of the options whose description says so, see `fields.option`."""
+    """Names of the options with this value in their description, see `fields.option`."""
     return [option for option, each in every_option().items() if each.metadata.get(name) == value]
 
 

@@ -105,9 +105,9 @@ def _typed_problems(error: Exception) -> list[str]:
 
 
 def composition_problems(words: Sequence[str], error: Exception, before: Sequence[str] = ()) -> list[str]:
-    """All overrides that cannot be composed, and what the check finds in the rest; `error`: what composing all raised.
+    """A line for each override that cannot be composed, and for each problem of the rest; `error`: from composing all.
 
-    `before`: overrides that go before them. Hydra has to be initialised.
+    `before`: overrides that precede them. Hydra must be initialised.
     """
     accepted: list[str] = []
     problems: list[str] = []

@@ -34,7 +34,7 @@ LEAST_RANGE = 1e-2  # of the peak: blocks of a regular pattern may all have the 
 
 @dataclass(frozen=True, eq=False)
 class Picture:
-    """All arrays are in the image's own units."""
+    """A picture with its corruption and noise model; all arrays are in the image's own units."""
 
     image: Image  # as read: how a result is to be written
     noisy: np.ndarray  # (H, W, C) float64: what the patches are from; 0 where missing
@@ -48,12 +48,12 @@ class Picture:
     sigma_map: np.ndarray | None = None  # (H, W, 1 or C): the noise's deviation, where it is given
 
     def parts(self) -> tuple[np.ndarray | None, ...]:
-        """All that results follow from; None: there is no such part."""
+        """Everything that results depend on; None: there is no such part."""
         clean = None if self.clean is self.image.pixels else self.clean  # else it is told by what it was corrupted to
         return self.noisy, self.missing, self.image.alpha, clean, self.sigma_map
 
     def fingerprint(self) -> str:
-        """A hash of all that results follow from, the type and the axes of the file among it."""
+        """A hash of everything that results depend on, with the type and the axes of the file."""
         layout = self.image.layout
         form = [self.image.dtype.str, self.image.is_2d, None if layout is None else (layout.axes, layout.shape)]
         form += [self.image.n_equal] if self.image.n_equal > 1 else []
@@ -90,7 +90,7 @@ class Picture:
         return estimate_noise(self.noisy, self.missing) if self.sigma is None else self.sigma
 
     def in_all_channels(self) -> Picture:
-        """The same with as many channels as its file has, where they are all equal and it was read as grey."""
+        """The same picture with as many equal channels as its file has; it was read as grey."""
         image, n = self.image, self.image.n_equal
         clean = None if self.clean is None else self.clean.repeat(n, axis=2)
         image = replace(image, pixels=image.pixels.repeat(n, axis=2), n_equal=1)

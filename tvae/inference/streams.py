@@ -51,7 +51,7 @@ def _counters(first: int, count: int, device: torch.device) -> Tensor:
 
 @lru_cache
 def _floyd_tables(high: int, count: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """For `distinct_integers`: the places, the greatest number at each, and (count, count) which are further left."""
+    """Tables for `distinct_integers`: places, the greatest number at each, (count, count) which are further left."""
     place = torch.arange(count, device=device)
     return place, place + high - count, place < place[:, None]
 

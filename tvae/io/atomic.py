@@ -18,7 +18,7 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class DiskFull(Failure):
-    """Something could not be written."""
+    """A file that could not be written."""
 
 
 @contextmanager
@@ -75,7 +75,7 @@ def check_writable(folder: Path, name: str, what: str) -> None:
 
 
 def sync_names(directory: Path) -> None:
-    """Let what was renamed in it survive a loss of power, where the system can."""
+    """Flush the names in a directory, so that they survive a loss of power, where the system can."""
     with suppress(OSError):
         handle = os.open(directory, os.O_RDONLY)
         try:

@@ -88,7 +88,7 @@ def read_image(path: str | Path) -> Image:
 
 
 def refuse_channels(channels: tuple[int, ...], shape: tuple[int, ...]) -> None:
-    """`channels`: (C,), or () where they have no axis."""
+    """Raise `UserError` for too many channels; `channels`: (C,), or () where they have no axis."""
     refuse(max(channels, default=1) > CHANNELS_MAX, f"shape {shape}: at most {CHANNELS_MAX} channels are read")
 
 

@@ -42,15 +42,15 @@ class Scale:
     notes: dict[str, Any] = field(default_factory=dict)  # as tifffile takes them
 
     def of_some_pages(self) -> Scale:
-        """Without what is said of the distance between pages."""
+        """The scale without the distance between pages."""
         return replace(self, notes={key: value for key, value in self.notes.items() if key not in OF_PAGES})
 
     def options(self) -> dict[str, Any]:
-        """For tifffile: the size of a pixel as resolution."""
+        """Arguments for tifffile: the size of a pixel as resolution."""
         return {"resolution": (self.across, self.down), "resolutionunit": self.unit}
 
     def options_of_program(self, axes: str) -> dict[str, Any]:
-        """For tifffile: all of it, for an array of these axes."""
+        """Arguments for tifffile: all notes, for an array of these axes."""
         axes = axes if "C" in axes else axes.replace(CHANNELS_AS_PAGES[0], "C")
         options = {**self.options(), self.program: True, "metadata": {"axes": axes, **self.notes}}
         per_unit = CENTIMETRE.get(_plain(self.notes.get("unit")))

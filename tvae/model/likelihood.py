@@ -68,7 +68,7 @@ class Likelihood(nn.Module, ABC):
     ) -> tuple[Tensor, Tensor | None]:
         """(R, D) each: posterior mean and variance of the value without noise given x and z; of rows, z packed.
 
-        None: no variance. `root` (D, D): of the value times it.
+        None: no variance. With `root` (D, D): moments of the value times `root`.
         """
 
     @abstractmethod
@@ -77,7 +77,7 @@ class Likelihood(nn.Module, ABC):
 
     @abstractmethod
     def spec(self) -> dict[str, Any]:
-        """Its `name` as `likelihood`, {} for the Gaussian; the rest is in the `state_dict`."""
+        """The `name` as `likelihood`, {} for the Gaussian; the rest is in the `state_dict`."""
 
     def problem(self, state: dict[str, Tensor]) -> str | None:
         """The reason why this cannot be the `state_dict` of a trained likelihood, if there is one."""

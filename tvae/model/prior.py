@@ -65,7 +65,7 @@ class Prior(nn.Module, ABC):
 
     @abstractmethod
     def spec(self) -> dict[str, Any]:
-        """Its `name` as `prior`, {} for Bernoulli; the rest is in the `state_dict`."""
+        """The `name` as `prior`, {} for Bernoulli; the rest is in the `state_dict`."""
 
     def problem(self, state: dict[str, Tensor]) -> str | None:
         """The reason why this cannot be the `state_dict` of a trained prior, if there is one."""

@@ -152,7 +152,7 @@ def judge(picture: Picture, kind: str) -> tuple[NoiseModel, Treatment | None] | 
 def _candidates(
     trial: Trial, blocks: Blocks, line: Line, usable: np.ndarray, white: Candidate, kind: str
 ) -> list[Candidate]:
-    """All but white noise with one level; a covariance is looked for after the transform, if there is one."""
+    """Fit all candidates but white noise of one level; the covariance is that after the transform, if any."""
     found: list[Candidate] = []
     lines = [line]
     if line.mean.min() > max(NEARLY_ZERO * line.mean.max(), np.finfo(np.float32).tiny):

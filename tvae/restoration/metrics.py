@@ -56,7 +56,7 @@ def _of_restored(measure: Callable[[ArrayLike, ArrayLike, float], float]) -> Cal
 
 
 def _ssim_of_pages(picture: Picture, restored: Restored) -> float:
-    """On average: windows must not reach from page to page."""
+    """Mean SSIM of the pages, so that no window reaches from page to page."""
     assert picture.clean is not None
     pages = zip(*(np.split(each, picture.n_pages) for each in (picture.clean, restored.pixels)), strict=True)
     return float(np.mean([ssim(clean, pixels, picture.peak) for clean, pixels in pages]))

@@ -1,4 +1,4 @@
-"""From a trained model back to an image: the posterior mean of every overlapping patch, averaged.
+"""Restoration of an image by a trained model: the posterior mean of every overlapping patch, averaged.
 
     x_est = sum_z q(z) E[clean x | x, z]                                                                       Eq. (15)
 

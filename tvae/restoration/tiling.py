@@ -29,7 +29,7 @@ class Band:
 
     @property
     def place(self) -> slice:
-        """Its rows among all."""
+        """The rows of the band among all rows."""
         return slice(self.page.start + self.rows.start, self.page.start + self.rows.stop)
 
 

@@ -146,7 +146,7 @@ def load_newest(directory: Path, ranks: Ranks) -> Saved | None:
 
 
 def reinstate(saved: Saved) -> None:
-    """Let a checkpoint that was read be the newest: a damaged one must not become the previous, and is put aside."""
+    """Make a checkpoint that was read the newest; a damaged newest one is put aside, so that it never replaces this."""
     directory = saved.path.parent
     if saved.path.name == PREVIOUS:
         if (directory / CHECKPOINT).exists():

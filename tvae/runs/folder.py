@@ -1,4 +1,4 @@
-"""Every picture of a folder, or that a pattern matches: one model for each, or `shared=true` one for all.
+"""Restoration of every picture in a folder or matching a pattern: a model for each, or with `shared=true` one for all.
 
 The run directory holds `runs/NAME` for each picture, `restored/NAME` (or `output=FOLDER`) with the results beside each
 other, and the table of them. What is done already is skipped; what goes wrong with one picture is told at the end.

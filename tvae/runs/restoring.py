@@ -42,7 +42,7 @@ def restore_by_states(fit: Fit, picture: Picture, config: Config, n_rounds: int,
 
 
 def restore_picture(fit: Fit, picture: Picture, config: Config, bands: Bands) -> Restored:
-    """The picture that is delivered, and in `psnr_model` how good the model's own is."""
+    """The picture that is delivered, with the quality of the model's own estimate in `psnr_model`."""
     found: dict[str, float | None] = {}
 
     def by_model(n_rounds: int) -> Restored:
@@ -64,7 +64,7 @@ def restore_picture(fit: Fit, picture: Picture, config: Config, bands: Bands) ->
 
 
 def with_unexplained(seen: Picture, restored: Restored) -> Restored:
-    """Put back what the noise of the picture as it was restored does not explain."""
+    """Put back the differences to `seen` that its noise does not explain."""
     sigma = seen.noise if restored.noise_level is None else restored.noise_level
     pixels = keep_unexplained(seen.noisy, restored.pixels, sigma, seen.known, seen.n_pages, seen.covariance)
     return replace(restored, pixels=pixels)
@@ -109,7 +109,7 @@ class KeptBands(Bands):
             raise Interrupted("interrupted while restoring; the same command resumes from there")
 
     def within(self, share: float) -> None:
-        """One process stops within a band as well, and computes it again; several agree before each of them only."""
+        """Stop within a band, which is then computed again; several processes stop only between bands."""
         super().within(share)
         if self.ranks.is_alone:
             self.tell(self.stage, self.n_done, self.n_bands)

@@ -42,7 +42,7 @@ N_TRIES = 20  # to make a directory that other processes, which end, remove
 
 
 class Busy(UserError):
-    """Another process is running in the directory."""
+    """Mistake of using a directory in which another process is running."""
 
     def __init__(self, path: Path):
         super().__init__(f"{path}: another process is running in this directory")
@@ -213,7 +213,7 @@ def data_problem(path: Path, config: Config, fingerprint: str) -> str | None:
 
 @contextmanager
 def claimed(path: Path, config: Config, fingerprint: str, ranks: Ranks, given: Config | None = None) -> Iterator[None]:
-    """Within, the directory is this run's and no other's, and all ranks see it; `given`: see `RunDirectory`."""
+    """Hold the directory for this run, once all ranks see it; `given`: see `RunDirectory`."""
     directory = RunDirectory(path, config, fingerprint, given) if ranks.is_leader else None
     try:
         check_directory(path, ranks)

@@ -127,7 +127,7 @@ class Session:
         return WrittenRecord(self.path, *about)
 
     def resume(self, fingerprint: str) -> None:
-        """From the newest checkpoint in `path`, the run that `init_from` names, or the best of `n_starts`."""
+        """Start from the newest checkpoint in `path`, the run that `init_from` names, or the best of `n_starts`."""
         assert self.path is not None
         saved = checkpoint.load_newest(self.path, self.ranks)
         if saved is not None:
@@ -190,7 +190,7 @@ class Session:
         return metrics
 
     def _closing(self, metrics: dict[str, Any], path: Path) -> str:
-        """The last line: of a picture to those who restore one, of the model to those who train it."""
+        """The closing line: about the picture in `denoise` and `inpaint`, about the model in `train`."""
         picture, restored = self.dataset.picture, self.record.restored
         if self.config.task == "train" or picture is None or restored is None:
             return summary(metrics, path)
@@ -208,7 +208,7 @@ class Session:
             kept.clear()
 
     def _look(self) -> Restored | None:
-        """The picture as of now, where its quality is recorded; in training, also to be looked at on TensorBoard."""
+        """The picture as of now, if its quality is known, or if `train` shows it on TensorBoard."""
         picture = self.dataset.picture
         if self.path is None or picture is None or (picture.clean is None and self.config.task != "train"):
             return None
@@ -233,7 +233,7 @@ class Session:
 
     @contextmanager
     def _stop(self) -> Iterator[Stop]:
-        """Signals stop a run that can be resumed; any other ends at once."""
+        """Handle signals: a run that can be resumed stops, any other ends at once."""
         with stop_on_signal() if self.path is not None else nullcontext(Stop()) as stop:
             yield stop
 

@@ -29,7 +29,7 @@ from tvae.training.trainer import Fit
 def make_fit(
     config: Config, dataset: Dataset, folder: Path | None = None, team: Team = ALONE, units: Units | None = None
 ) -> Fit:
-    """`folder`: of the states, where they are to be in a file; `units`: of a model that is there."""
+    """Set up training. `folder`: for states that live in a file; `units`: those of a model that exists already."""
     source = dataset.source
     use_threads(config.threads or choose_threads(batch_cost(config, source.n_values)))
     units = units or units_for(config, dataset)  # whose last digit depends on the threads
@@ -65,7 +65,7 @@ def make_fit(
 
 
 def units_for(config: Config, dataset: Dataset) -> Units:
-    """Those the model sees; data that cannot be standardised are refused."""
+    """The units of the model's values; raises `UserError` for data that cannot be standardised."""
     units = units_of(dataset.source, config.dataset.standardise)
     if units.std == 0:
         raise UserError("the data are constant: there is nothing to learn")

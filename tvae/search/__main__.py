@@ -67,7 +67,7 @@ def take_options(words: Sequence[str]) -> tuple[Options, list[str]]:
 
 
 def search(cfg: DictConfig, path: Path, options: Options) -> None:
-    """Search in `path`; `cfg` is what all trials have in common."""
+    """Search in `path`; `cfg`: the configuration that all trials share."""
     shared = list(HydraConfig.get().overrides.task)
     if not join().is_alone:
         raise UserError("a search shares its trials, not its runs: start the command several times, without torchrun")

@@ -1,4 +1,4 @@
-"""From a trial's options to a configuration, and from the best one to an experiment that can be run."""
+"""The configuration of a trial, and the best one as an experiment that can be run."""
 
 from __future__ import annotations
 

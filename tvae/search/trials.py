@@ -182,7 +182,7 @@ def open_study(path: Path) -> optuna.Study:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Within, no other process is in a block locked by the same file."""
+    """Exclude other processes from blocks that are locked by the same file."""
     try:
         import fcntl
     except ImportError:  # no such locks on Windows

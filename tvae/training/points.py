@@ -45,7 +45,7 @@ class Source(ABC):
 
     @abstractmethod
     def known_values(self) -> Tensor:
-        """All observed values there are, to take mean and variance from; where too many, a sample."""
+        """All observed values, for mean and variance; a sample where there are too many."""
 
     @abstractmethod
     def reader(self, part: range, units: Units, device: torch.device, dtype: torch.dtype) -> Reader:
@@ -84,7 +84,7 @@ class InMemory(Source):
         return 0 if self.observed is None else int((~self.observed[part.start : part.stop].any(1)).sum())
 
     def completed(self) -> Source:
-        """With the mean of each dimension's known values."""
+        """The same data points with missing values at the mean of their dimension."""
         if self.observed is None:
             return self
         known = self.observed.to(self.data.dtype)

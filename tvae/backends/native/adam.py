@@ -63,7 +63,7 @@ class Adam(torch.optim.Adam):
     step.hooked = True  # type: ignore[attr-defined]  # else torch wraps it for its profiler, which takes longer than it
 
     def _state_of(self, parameter: torch.nn.Parameter) -> dict[str, torch.Tensor]:
-        """In torch's layout."""
+        """The optimiser's state of a parameter, in torch's layout."""
         state = self.state[parameter]
         if not state:
             state["step"] = torch.zeros(())

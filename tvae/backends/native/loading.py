@@ -105,7 +105,7 @@ def _compiled(folder: Path, key: str, flags: list[str]) -> ctypes.CDLL:
 
 
 def _work_folder(folder: Path) -> tempfile.TemporaryDirectory[str]:
-    """Beside what is kept, else among the system's temporary ones. Windows does not remove a library in use."""
+    """A temporary folder beside the kept kernels, else in the system's. Windows does not remove a library in use."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         return tempfile.TemporaryDirectory(prefix="compiling-", dir=folder, ignore_cleanup_errors=True)

@@ -49,10 +49,10 @@ def n_threads_for(n_multiplications: int) -> int:
 
 @contextmanager
 def torch_on_one_thread() -> Iterator[None]:
-    """Within, torch works on one thread and the kernel on those that torch had.
+    """Run torch on one thread, and the kernel on those that torch had.
 
-    What a visit leaves to torch is tiny, and waking a second thread for each operation costs more than it brings: a
-    little on an idle machine, most of the time on one whose cores have other work.
+    A visit leaves little to torch, and waking a second thread for each operation costs more than it brings: a little on
+    an idle machine, most of the time on one whose cores have other work.
     """
     before, outer = torch.get_num_threads(), getattr(_here, "n_kernel", None)
     _here.n_kernel = outer or before
@@ -72,9 +72,10 @@ def use_threads(n_threads: int) -> None:
 
 @contextmanager
 def own_settings() -> Iterator[None]:
-    """Within, a call has single precision by default, and may choose its threads.
+    """Give a Python call single precision by default, and let it choose its threads.
 
-    Torch then has what it had before the first of the calls at work; the default type once the last of them has ended.
+    Afterwards torch has the threads it had before the first of the calls under way, and after the last of them the
+    default type, too.
     """
     with _calls.lock:
         if _calls.n_at_work == 0:

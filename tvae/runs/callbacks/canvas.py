@@ -1,4 +1,4 @@
-"""Empty figures. Matplotlib takes a third of a second to import, so that it is imported with the first of them."""
+"""Empty figures. Matplotlib takes a third of a second to import, and is imported for the first figure."""
 
 from __future__ import annotations
 

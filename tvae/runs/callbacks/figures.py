@@ -68,7 +68,7 @@ def as_grid(rows: torch.Tensor, shape: tuple[int, ...], own_scale: bool = False)
 
 
 def draw_decoder(results: Results) -> Figure:
-    """The fields, most used first; of whitened data also as they are without the whitening."""
+    """Draw the fields, most used first; those of whitened data also without the whitening."""
     fit, dataset = results.fit, results.dataset
     order = fit.model.pi.cpu().argsort(descending=True)
     fields = one_hot_outputs(fit)[order]
@@ -86,7 +86,7 @@ def draw_decoder(results: Results) -> Figure:
 
 @torch.no_grad()
 def draw_latents(results: Results) -> Figure:
-    """`pi`, sorted, and how many latents are on under q, over (at most 4096) data points."""
+    """Draw `pi`, sorted, and the number of latents that are on under q, over (at most 4096) data points."""
     fit = results.fit
     index = torch.arange(min(len(fit.points.own), 4096), device=fit.device)
     x, observed = fit.points.rows(index)
@@ -106,7 +106,7 @@ def draw_latents(results: Results) -> Figure:
 
 
 def draw_training(results: Results) -> Figure:
-    """ELBO, sigma and PSNR over epochs, with what is known of the truth."""
+    """Draw ELBO, sigma and PSNR over epochs, with the truth where it is known."""
     history, facts = results.history, results.facts
     names = [name for name in TITLES if any(row.get(name) is not None for row in history)]
     figure = canvas(4 * len(names), 3.5)
@@ -137,7 +137,7 @@ def lowest_shown(history: list[dict[str, Any]]) -> float:
 
 
 def draw_comparison(results: Results) -> Figure | None:
-    """Input, restored, uncertainty and difference (to the clean image where it is known, else to the input)."""
+    """Draw input, restored, uncertainty and difference (to the clean image where it is known, else to the input)."""
     picture, restored, quality = results.dataset.picture, results.restored, results.facts
     if picture is None or restored is None:
         return None
@@ -175,7 +175,7 @@ def draw_comparison(results: Results) -> Figure | None:
 
 
 def draw_noise_of(results: Results) -> Figure | None:
-    """Variance against brightness, and correlation between neighbours."""
+    """Draw variance against brightness, correlation between neighbours and the bounds."""
     picture = results.dataset.picture
     return None if picture is None or picture.noise_model is None else draw_noise(picture.noise_model)
 

@@ -44,7 +44,7 @@ def n_joined() -> int:
 
 @contextmanager
 def sharing_failures() -> Iterator[None]:
-    """Within, what goes wrong on one rank is raised on all, and `is_shared`: only the leader has to tell.
+    """Raise what goes wrong on one rank on all of them, with `is_shared` set: only the leader reports it.
 
     Blocks may be nested. What is caught between an inner and an outer one is over: `join` connects the ranks anew.
     """
