@@ -81,7 +81,7 @@ def test_every_value_of_every_pair_of_groups_survives(dataset, tmp_path):
     opened = plain.dataset.open(plain)
     for pair in PAIRS:
         if "restoration=nonlocal" in pair and not plain.dataset.is_image:
-            with pytest.raises(UserError, match="is no image"):
+            with pytest.raises(UserError, match="is not an image"):
                 checked(*about, *pair)
             continue
         is_linear = "model=deep" not in pair if plain.dataset.is_image else {"model=slab", "model=linear"} & {*pair}

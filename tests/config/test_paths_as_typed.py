@@ -104,7 +104,7 @@ def test_bare_words_stand_for_options():
     assert as_typed(["-m", "in.png"], names) == ["-m", "image=in.png"]
     assert as_typed(["~seed"], names) == ["~seed"]
     assert as_typed(["in.png"]) == ["in.png"], "which Hydra will refuse"
-    with pytest.raises(UserError, match="c: one word too many; those that are no options are image and output"):
+    with pytest.raises(UserError, match="c: one word too many; words without = stand for image and output"):
         as_typed(["a", "b", "c"], names)
 
 

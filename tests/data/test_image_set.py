@@ -236,8 +236,8 @@ def test_mistakes_in_files(load, tmp_path, options, message):
     [
         (["dataset=file"], "image: no value was given"),
         (["dataset=house", "clean=a.png"], "clean=a.png: goes with image=FILE"),
-        (["dataset=bars", "noise=5"], "noise=5.0: dataset=bars is no image"),
-        (["dataset=bars", "image=a.png"], "image=a.png: dataset=bars is no image"),
+        (["dataset=bars", "noise=5"], "noise=5.0: dataset=bars is not an image"),
+        (["dataset=bars", "image=a.png"], "image=a.png: dataset=bars is not an image"),
         (["dataset=house", "noise=-1"], "noise=-1.0: must be at least 0"),
         (["dataset=house", "noise=inf"], "noise=inf: must be a finite number"),
         (["dataset=house", "noise=nan"], "noise=nan: must be a finite number"),

@@ -138,7 +138,7 @@ def test_no_finished_runs(tmp_path):
         (["dataset.images=[imk00377.iml]"], "imk00377.iml: cannot be downloaded from http://127.0.0.1:9/vanhateren"),
         (["dataset=natural", "dataset.images=[house]"], "dataset=natural has astronaut, camera"),
         (["dataset=natural", "dataset.patch_size=999"], "do not hold a patch of 999x999"),
-        (["dataset=natural", "noise=3"], "noise=3.0: dataset=natural is no image"),
+        (["dataset=natural", "noise=3"], "noise=3.0: dataset=natural is not an image"),
         (["dataset=natural", "dataset.retained=0"], "dataset.retained=0.0: must be above 0"),
         (["dataset=bars", "n_patches=3"], "n_patches=3: is for patches of natural images, not for dataset=bars"),
     ],

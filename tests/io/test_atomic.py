@@ -23,7 +23,7 @@ def test_only_files_are_replaced(tmp_path):
         write_atomically(file, b"content")
         assert file.read_bytes() == b"content"
     for other in (folder, pipe, tmp_path / "link"):
-        with pytest.raises(UserError, match="is no file, so it is not written over"):
+        with pytest.raises(UserError, match="not a regular file, so it is not overwritten"):
             write_atomically(other, b"content")
     assert folder.is_dir()
     assert pipe.is_fifo()

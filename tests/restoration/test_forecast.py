@@ -167,4 +167,4 @@ def test_data_that_are_no_picture():
 def test_what_is_assumed_of_noise_that_was_not_found_out(picture, changes, is_told, caplog):
     with caplog.at_level(logging.INFO):
         tell_noise(small_config(**changes), picture)
-    assert ("taken to be white Gaussian" in caplog.text) == is_told
+    assert ("assumed to be white Gaussian" in caplog.text) == is_told

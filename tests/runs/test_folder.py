@@ -113,7 +113,7 @@ def test_one_model_belongs_to_its_options_and_pictures(folder, command):
     Path("other/model.tvae").write_text("mine")
     code, out = command("denoise", *words[:-1], "hydra.run.dir=other")
     assert (code, Path("other/model.tvae").read_text()) == (2, "mine")
-    assert "holds a model.tvae that is no run's" in out
+    assert "holds a foreign model.tvae" in out
 
 
 def test_what_is_a_folder(folder):

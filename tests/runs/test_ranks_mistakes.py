@@ -80,7 +80,7 @@ def test_mistakes_are_told_once():
     codes, printed = run("mine", *BARS, n_ranks=2)
     assert codes == [2, 2]
     assert printed.count("error:") == 1
-    assert "holds a config.yaml that is no run's" in printed
+    assert "holds a foreign config.yaml" in printed
 
 
 @pytest.mark.parametrize(

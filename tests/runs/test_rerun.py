@@ -37,7 +37,7 @@ def test_options_of_restoration_and_any_working_directory(call, tmp_path, monkey
         assert not np.array_equal(read_image(path / "restored.png").pixels, read_image("same/restored.png").pixels)
     code, out = call("run=../run", "seed=3")
     assert code == 2
-    assert out.startswith("error: seed: a run that is there keeps its options; beside run= go only ")
+    assert out.startswith("error: seed: a run keeps its options; run= can be combined only with ")
 
 
 @pytest.mark.parametrize(
@@ -88,8 +88,8 @@ def test_where_there_is_no_run_and_where_nothing_can_be_written(call):
     for words, told in {
         ("run=nowhere", "hydra.run.dir=other"): "run=nowhere: there is no such directory",
         ("run=in.png", "hydra.run.dir=other"): "run=in.png: there is no such directory",
-        ("run=empty", "hydra.run.dir=other"): "run=empty: is not the directory of a run, for it holds no config.yaml",
-        ("run=run", "hydra.run.dir=in.png"): "in.png: is there already, and is no folder",
+        ("run=empty", "hydra.run.dir=other"): "run=empty: is not a run directory: it holds no config.yaml",
+        ("run=run", "hydra.run.dir=in.png"): "in.png: exists already and is not a folder",
         ("run=run", "output=in.png", "overwrite=true", "hydra.run.dir=other"): "output=in.png: is what image= reads",
     }.items():
         code, out = call(*words)

@@ -58,7 +58,7 @@ def test_nothing_is_written_over_and_that_is_said_before_training(call):
     write_image(Path("in.png"), NOISY)
     Path("out.png").write_bytes(b"mine")
     code, out = call("in.png", "out.png", *FAST, "hydra.run.dir=run")
-    assert (code, out) == (2, "error: output=out.png: exists already; overwrite=true writes over it\n")
+    assert (code, out) == (2, "error: output=out.png: exists already; overwrite=true replaces it\n")
     assert Path("out.png").read_bytes() == b"mine"
     assert not Path("run/config.yaml").exists()
     assert call("in.png", "out.png", *FAST, "hydra.run.dir=run", "overwrite=true")[0] == 0
@@ -126,7 +126,7 @@ def test_a_folder_that_takes_no_file_is_told_before_anything_is_read(call):
 
 
 def test_data_that_are_no_picture_have_no_output():
-    with pytest.raises(UserError, match=r"output=a\.png: dataset=bars is no image"):
+    with pytest.raises(UserError, match=r"output=a\.png: dataset=bars is not an image"):
         check_kind(small_config(output="a.png"), None)
 
 

@@ -90,7 +90,7 @@ def test_a_directory_with_files_of_someone_else_is_refused(call):
     Path("mine/metrics.json").write_text("important")
     code, out = call(*SMALL, "hydra.run.dir=mine")
     assert code == 2
-    assert "holds a metrics.json that is no run's" in out
+    assert "holds a foreign metrics.json" in out
     assert Path("mine/metrics.json").read_text() == "important"
     assert [p.name for p in Path("mine").iterdir()] == ["metrics.json"]
 
@@ -102,7 +102,7 @@ def test_restart_removes_only_what_a_run_wrote(call):
     Path("mine/figures/paper.txt").write_text("mine")
     code, out = call(*SMALL, "hydra.run.dir=mine", "restart=true")
     assert code == 2
-    assert "holds a config.yaml that is no run's" in out
+    assert "holds a foreign config.yaml" in out
     assert call(*SMALL, "hydra.run.dir=run")[0] == 0
     Path("run/figures/paper.txt").write_text("mine")
     assert call(*SMALL, "seed=1", "hydra.run.dir=run", "restart=true")[0] == 0

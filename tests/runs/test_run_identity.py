@@ -119,7 +119,7 @@ def test_what_was_asked_for_belongs_to_a_run(command):
     assert "finished already" in command("denoise", *options)[1]
     assert contents("run") == before
     code, out = command("denoise", *options, "task=inpaint")
-    assert (code, out) == (2, "error: task=inpaint: is for a command to set; python -m tvae.inpaint\n")
+    assert (code, out) == (2, "error: task=inpaint: set by the command python -m tvae.inpaint\n")
 
 
 def test_a_run_from_before_commands_were_noted(command):
@@ -132,7 +132,7 @@ def test_a_run_from_before_commands_were_noted(command):
         Path("run/config.yaml").write_text(changed)
         code, out = command("denoise", *options, "hydra.run.dir=run")
         assert (code, out.count("\n")) == (2, 1)
-        assert "was it made by an earlier version, or by train, run=" in out
+        assert "if it was made by an earlier version, or by train, run=" in out
     assert command("denoise", "run=run", "hydra.run.dir=again")[0] == 0
     assert Path("again/restored.png").read_bytes() == Path("run/restored.png").read_bytes()
 
@@ -170,4 +170,4 @@ def test_a_fingerprint_that_cannot_be_read(command, content):
 def test_options_of_images_are_refused_for_other_data(command, word):
     code, out = command("train", *SMALL, word, "hydra.run.dir=run")
     name, value = word.split("=")
-    assert (code, out) == (2, f"error: {name}={value.replace('true', 'True')}: dataset=bars is no image\n")
+    assert (code, out) == (2, f"error: {name}={value.replace('true', 'True')}: dataset=bars is not an image\n")

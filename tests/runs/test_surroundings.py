@@ -106,7 +106,7 @@ def test_numpy_says_how_much_memory_it_wanted():
     with pytest.raises(MemoryError) as caught:
         np.empty(1 << 57, np.float64)
     (line,), _ = explain(caught.value)
-    assert "out of memory: 1.00 EiB were wanted at once" in line
+    assert "out of memory: 1.00 EiB were requested at once" in line
 
 
 def test_too_large_a_model(command):
@@ -114,7 +114,7 @@ def test_too_large_a_model(command):
     code, out = command("denoise", "image=a.png", *TINY, "model.n_latents=100000000", "hydra.run.dir=run")
     assert code == 1
     assert "Traceback" not in out
-    told = r"out of memory: [\d,.]+ GB were wanted at once; less is needed with .*"
+    told = r"out of memory: [\d,.]+ GB were requested at once; less is needed with .*"
     assert re.fullmatch(told, out.splitlines()[-1]), out
 
 

@@ -78,7 +78,7 @@ def test_an_edited_configuration_is_told_in_a_line(command, run):
     (run / "config.yaml").write_text(text.replace("epochs: 1", "epochs: -3"))
     for options, told in {
         ("run=run", "hydra.run.dir=again"): "run/config.yaml: epochs=-3: must be at least 1",
-        ("image=a.png", *TINY, "hydra.run.dir=run"): "holds a config.yaml that is no run's; name another hydra.run.dir",
+        ("image=a.png", *TINY, "hydra.run.dir=run"): "holds a foreign config.yaml; name another hydra.run.dir",
     }.items():
         code, out = command("denoise", *options)
         assert (code, out.count("\n")) == (2, 1)
@@ -121,9 +121,9 @@ def test_only_files_are_read(command, run):
                 *TINY,
                 "hydra.run.dir=other",
             )
-            assert (code, out) == (2, f"error: {name}: {kind}, where a file is wanted\n")
+            assert (code, out) == (2, f"error: {name}: {kind}; must be a file\n")
         code, out = command("train", "dataset=array", f"dataset.file={name}", "hydra.run.dir=other")
-        assert (code, out) == (2, f"error: {name}: {kind}, where a file is wanted\n")
+        assert (code, out) == (2, f"error: {name}: {kind}; must be a file\n")
     for name in ("checkpoint.pt", "config.yaml"):
         (run / name).unlink()
         os.mkfifo(run / name)

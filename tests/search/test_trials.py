@@ -56,7 +56,7 @@ def test_search_and_what_it_leaves(command, space):
         assert len(study_of("found").trials) == n_trials
     code, out = command("search", *SMALL, space, "seed=1", "hydra.run.dir=found")
     assert code == 2
-    assert "holds another search (other shared)" in out
+    assert "holds another search (different shared)" in out
 
 
 def test_the_best_of_a_search_that_starts_from_the_best_of_another(command, space, tmp_path):

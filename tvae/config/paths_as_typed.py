@@ -85,7 +85,7 @@ def _named(words: Sequence[str], shorthand: Sequence[str]) -> list[str]:
         if not is_bare or (word.startswith("~") and "/" not in word) or not shorthand:
             named.append(word)
             continue
-        refuse(not left, f"{word}: one word too many; those that are no options are {' and '.join(shorthand)}")
+        refuse(not left, f"{word}: one word too many; words without = stand for {' and '.join(shorthand)}")
         named.append(f"{left.pop(0)}={word}")
     return named
 

@@ -27,7 +27,7 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
 
     Only a file is replaced: a folder or a device that has this name stays.
     """
-    refuse(path.exists() and not path.is_file(), f"{path}: is no file, so it is not written over")
+    refuse(path.exists() and not path.is_file(), f"{path}: not a regular file, so it is not overwritten")
     temporary: Path | None = None
     try:
         file = new_file(path.parent)

@@ -148,7 +148,7 @@ def upright(array: np.ndarray, orientation: object) -> np.ndarray:
 
 
 def _refuse_many(n_pictures: int) -> None:
-    refuse(n_pictures > 1, f"holds {n_pictures} pictures, where one is wanted")
+    refuse(n_pictures > 1, f"holds {n_pictures} pictures; must hold one")
 
 
 def _refuse_colours(kind: str, known: Container[str]) -> None:

@@ -114,7 +114,7 @@ def from_array(array: np.ndarray) -> Image:
     if dtype.kind not in "buif" or dtype.itemsize > 8:
         raise UserError(f"pixels of type {dtype.name} are not read; Booleans, integers and floating point are")
     if array.size == 0 or array.ndim not in (2, 3):
-        raise UserError(f"an array of shape {array.shape} is no picture")
+        raise UserError(f"an array of shape {array.shape} is not a picture")
     pixels = (array[..., None] if array.ndim == 2 else array).astype(np.float64)  # (H, W, C)
     is_2d = array.ndim == 2
     if dtype.kind == "b" or dtype.name in ("uint8", "uint16"):

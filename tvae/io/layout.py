@@ -96,7 +96,7 @@ def parse_pages(text: str, n_pages: int) -> list[int]:
     for word in text.replace(" ", "").strip("[]").split(","):
         numbers = re.fullmatch(r"([0-9]{1,15})(?:-([0-9]{1,15}))?", word)
         if numbers is None:
-            raise UserError(f"pages={text}: numbers of pages are wanted, as in 0,5,7 or 0-9")
+            raise UserError(f"pages={text}: must be numbers of pages, as in 0,5,7 or 0-9")
         first, last = int(numbers[1]), int(numbers[2] or numbers[1])
         refuse(first > last, f"pages={text}: {word} goes backwards")
         refuse(last >= n_pages, f"pages={text}: the pages are 0 to {n_pages - 1}")

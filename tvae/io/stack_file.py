@@ -60,7 +60,7 @@ def to_image(
     alpha: str | None = None,
 ) -> Image:
     """An array of this layout as an image of its pages, or of some; `alpha`: see `from_channels`."""
-    refuse(array.size == 0, f"{source}: an array of shape {array.shape} is no picture")
+    refuse(array.size == 0, f"{source}: an array of shape {array.shape} is not a picture")
     if not layout.page_axes:
         refuse(pages is not None, f"pages={pages}: {source} holds one picture")
     elif pages is not None:

@@ -90,7 +90,7 @@ def check_states(parts: Iterable[Part], n_latents: int) -> None:
 
 
 def _check_tensor(value: Any, name: str, shape: tuple[int, ...] | None = None) -> None:
-    _check(isinstance(value, Tensor) and value.is_floating_point(), f"{name} is no tensor of numbers")
+    _check(isinstance(value, Tensor) and value.is_floating_point(), f"{name} is not a tensor of numbers")
     _check(shape in (None, tuple(value.shape)), f"{name} of shape {tuple(value.shape)}, not {shape}")
     _check(bool(torch.isfinite(value).all()), f"NaN or infinity in {name}")
 

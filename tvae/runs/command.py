@@ -75,16 +75,14 @@ def _run(task: Callable[[Config, Path], object], cfg: DictConfig) -> None:
     is_multirun = HydraConfig.get().mode == RunMode.MULTIRUN
     try:
         if _is_joblib() and "TORCHELASTIC_RUN_ID" in os.environ:
-            raise UserError("hydra/launcher=joblib: not under torchrun; jobs side by side, or processes of one job")
+            raise UserError("hydra/launcher=joblib: does not work under torchrun; use one of them")
         if _is_joblib():
             end_with_launcher()
         ranks = join()
         log_to_terminal(f"{path.name}: " if _is_joblib() else "")
         with sharing_failures():
             config = resolve(cfg)
-            refuse(
-                config.task != Config.task, f"task={config.task}: is for a command to set; python -m tvae.{config.task}"
-            )
+            refuse(config.task != Config.task, f"task={config.task}: set by the command python -m tvae.{config.task}")
             config.threads = config.threads or threads_of_job()
             config.restart = config.restart and is_first_attempt()  # else it would throw away what that one has saved
             path = _shared(path, ranks)

@@ -63,13 +63,13 @@ def check_folder(config: Config, path: Path) -> None:
         log.info("image=%s: %d pictures were written by runs, and are left out", config.image, n_left_out)
     if config.output is not None:
         folder, what = Path(config.output).absolute(), f"output={config.output}"
-        refuse(folder.is_file(), f"{what}: is a file; of a folder the results are a folder")
+        refuse(folder.is_file(), f"{what}: is a file; the results of a folder go to a folder")
         check_writable(next(each for each in (folder, *folder.parents) if each.exists()), "results", what)
     is_runs = (path / CONFIG).exists() or (path / RUNS_DIR).exists()
     for name in (TABLE, PAGE, SHARED_MODEL):
         refuse(
             (path / name).exists() and not is_runs,
-            f"{path}: holds a {name} that is no run's; name another hydra.run.dir",
+            f"{path}: holds a foreign {name}; name another hydra.run.dir",
         )
 
 

@@ -87,7 +87,7 @@ def tell_noise(config: Config, picture: Picture | None) -> None:
                 n_outliers,
             )
     elif config.noise_model == "auto" and (picture.missing is None or not config.keep_known):
-        log.info("noise: taken to be white Gaussian; too little of the picture is known, or it is too small, to tell")
+        log.info("noise: assumed to be white Gaussian; the picture is too small, or too little of it is known, to tell")
 
 
 def warn_of_blind_patches(fit: Fit, dataset: Dataset) -> None:
@@ -95,6 +95,6 @@ def warn_of_blind_patches(fit: Fit, dataset: Dataset) -> None:
     n_blind = sum(fit.team.gather(dataset.source.n_blind(fit.points.own)))
     if n_blind and fit.team.is_leader:
         log.warning(
-            "%d of %d patches have no known pixel; what is restored there is what the model expects of any patch "
+            "%d of %d patches have no known pixel; there the model restores what it expects of any patch "
             "(a larger dataset.patch_size reaches further)", n_blind, fit.points.n_points,
         )  # fmt: skip

@@ -21,7 +21,7 @@ def check_added_noise(config: Config) -> None:
     is_own = config.image is not None and config.clean is None
     refuse(
         config.noise is not None and is_own and config.corruption == "none",
-        f"noise={config.noise}: would be added to {config.image}; sigma={config.noise} tells that its noise is of this "
+        f"noise={config.noise}: would be added to {config.image}; sigma={config.noise} states its "
         f"level, corruption=gaussian noise={config.noise} makes a benchmark of it",
     )
 

@@ -65,7 +65,7 @@ def check_kind(config: Config, picture: Picture | None) -> None:
     if config.output is None:
         return
     if picture is None:
-        raise UserError(f"output={config.output}: dataset={config.dataset.name} is no image")
+        raise UserError(f"output={config.output}: dataset={config.dataset.name} is not an image")
     _content(picture.noisy, picture.image, Path(config.output).suffix.lower())
 
 
@@ -108,4 +108,4 @@ def _content(pixels: np.ndarray, image: Image, ending: str) -> bytes:
 
 
 def _exists(what: str) -> str:
-    return f"{what}: exists already; overwrite=true writes over it"
+    return f"{what}: exists already; overwrite=true replaces it"

@@ -147,12 +147,12 @@ class RunDirectory:
                 if target.name == FINGERPRINT and read_fingerprint(self.path) == fingerprint:
                     continue  # the first thing a run writes: it was killed before the second
                 if target.is_file() or (target.is_dir() and any(target.iterdir())):
-                    raise UserError(f"{self.path}: holds a {target.name} that is no run's; name another hydra.run.dir")
+                    raise UserError(f"{self.path}: holds a foreign {target.name}; name another hydra.run.dir")
             return
         try:
             theirs = flat(read_config(theirs_path))
         except UserError:
-            raise UserError(f"{self.path}: holds a config.yaml that is no run's; name another hydra.run.dir") from None
+            raise UserError(f"{self.path}: holds a foreign config.yaml; name another hydra.run.dir") from None
         if config.restart:
             return
         mine = flat(config)
@@ -180,7 +180,7 @@ def _other_task(path: Path, mine: dict[str, Any], differing: list[str]) -> str:
     """Advice where the run was made by another command; in runs of earlier versions all commands are `train`."""
     if "task" not in differing or mine["task"] == "train":
         return ""
-    return f"was it made by an earlier version, or by train, run={path} restores from it into another directory; "
+    return f"if it was made by an earlier version, or by train, run={path} restores from it into another directory; "
 
 
 def _differing(mine: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
@@ -254,7 +254,7 @@ def check_directory(path: Path, ranks: Ranks) -> None:
 
 
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a number")
 
 
 def read_metrics(path: Path) -> dict[str, Any] | None:

@@ -76,7 +76,7 @@ def train(
             if ranks.is_leader and config.task == "train":
                 log.info("%s", summary(done, path))
             for file in changed_pictures(path, done.get("sha256")):
-                log.warning("%s: not as this run has written it; without %s the pictures are made again", file, SHOWN)
+                log.warning("%s: changed after the run; remove %s to make the pictures again", file, SHOWN)
         else:
             with log_to_file(path / LOG) if ranks.is_leader else nullcontext():
                 tell_choices(given, config)

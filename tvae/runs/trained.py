@@ -84,7 +84,7 @@ class Trained:
         if picture.noisy.shape[2] != wanted == picture.image.n_channels:
             picture = picture.in_all_channels()
         n_channels = picture.noisy.shape[2]
-        refuse(n_channels != wanted, f"{n_channels} channels, but the model is of pictures with {wanted}")
+        refuse(n_channels != wanted, f"{n_channels} channels, but the model was trained on pictures with {wanted}")
         open_again = replace(options, train_stride=None)  # by the size of this picture
         with own_settings():
             config, dataset = prepare(replace(self.config, dataset=open_again), picture)
@@ -101,7 +101,7 @@ class Trained:
         """Write options, parameters and units, whole or not at all. Only a model of that name is replaced."""
         refuse(not path.parent.is_dir(), f"{path}: there is no folder {path.parent}")
         refuse(path.is_dir(), f"{path}: is a folder; name a file in it")
-        refuse(path.exists() and not is_model(path), f"{path}: exists already, and is no model")
+        refuse(path.exists() and not is_model(path), f"{path}: exists already and is not a model")
         parameters = {name: value.cpu() for name, value in self.model.parameters_by_name().items()}
         about = {**self.model.spec(), "units": [self.units.mean, self.units.std]}
         write(

@@ -62,7 +62,7 @@ class Search:
             self.study.set_user_attr("search", mine)
         elif theirs != mine:
             differing = ", ".join(key for key in mine if mine[key] != theirs.get(key))
-            raise UserError(f"{self.path}: holds another search (other {differing}); name another hydra.run.dir")
+            raise UserError(f"{self.path}: holds another search (different {differing}); name another hydra.run.dir")
 
     def run(self, n_trials: int) -> None:
         """Work until there are `n_trials`: on what was left over first, then on new ones."""

@@ -77,7 +77,7 @@ class FitConfig:
     epochs: Optional[int] = option(None, "visits of all data points; null: by the data", ge=1)
     batch_size: Optional[int] = option(None, "data points in a minibatch; null: by the device", ge=1)
     prune: float = option(1e-3, "share of q left out of the M-step, 0: exact", ge=0, lt=1)
-    seed: int = option(0, "of weights, initial states and search", ge=0, for_arrays=False)
+    seed: int = option(0, "seed of weights, initial states and search", ge=0, for_arrays=False)
 
 
 @dataclass(frozen=True)

@@ -46,8 +46,8 @@ def library() -> ctypes.CDLL | None:
         return _first_that_loads(_prebuilt()) or _kept_or_compiled()
     except (build.NotCompiled, Unsuitable, OSError) as error:
         log.warning(
-            "without the compiled kernel training takes %s times as long; a C++ compiler, or `pip install ziglang`, "
-            "brings it (%s)", SLOWER, error,
+            "without the compiled kernel training takes %s times as long; install a C++ compiler, or "
+            "`pip install ziglang` (%s)", SLOWER, error,
         )  # fmt: skip
         return None
 

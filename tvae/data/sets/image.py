@@ -93,7 +93,7 @@ class ImageConfig(DatasetConfig):
     stride: int = option(1, "pixels between the patches that are averaged into the restored image", ge=1)
     train_stride: Optional[int] = option(None, "pixels between the patches trained on; null: by the image's size", ge=1)
     average: str = option(
-        "uniform", "how overlapping patches are weighted: all alike, or by centre", choices=tuple(AVERAGES)
+        "uniform", "weights of overlapping patches: uniform, or Gaussian around the centre", choices=tuple(AVERAGES)
     )
 
     def open(self, config: DataConfig) -> Picture:
