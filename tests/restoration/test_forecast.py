@@ -19,10 +19,10 @@ from tvae.io.image_file import from_array, write_image
 from tvae.model.vae import ModelConfig
 from tvae.restoration import cost
 from tvae.restoration.cost import stages
+from tvae.restoration.pipeline import restore_picture
 from tvae.restoration.posterior_mean import Restored
 from tvae.restoration.tiling import Bands
 from tvae.runs.forecast import closing, opening, tell_noise
-from tvae.runs.restoring import restore_picture
 from tvae.runs.setup import make_fit
 
 

@@ -20,7 +20,6 @@ from tvae.backends.native.slab import has_slab
 from tvae.backends.native.threads import WORTH_THREADS, n_threads_for
 from tvae.config.schema import Config
 from tvae.data.picture import Picture
-from tvae.data.sets.image import ImageConfig
 from tvae.inference.streams import Stream, generator
 from tvae.io.atomic import write_atomically
 from tvae.model.local_prior import Local
@@ -29,6 +28,7 @@ from tvae.restoration.non_local.effort import REFINEMENTS, Refinement
 from tvae.restoration.non_local.filling import n_passes, sizes
 from tvae.restoration.non_local.local_groups import refine_locally
 from tvae.restoration.non_local.stage import LARGER_GROUPS, MUCH_NOISE, SIDE_MIN
+from tvae.restoration.pipeline import stride_of_states
 from tvae.training.trainer import Fit
 
 GROUP, BY_VALUE = 20e-6, 0.011e-6  # seconds of a local group, and on top of it by the values of its patches
@@ -43,18 +43,6 @@ THREADS_GAIN = 0.8  # what each further thread of the kernel brings
 TRIAL, TRIAL_SECONDS = 48, 0.010  # pixels along a side of a trial, and what it took where the constants are from
 N_TRIALS = 5
 N_TRIED = 1024  # data points of an E-step that is timed
-
-
-N_DENSE = 1_000_000  # pixels; a larger picture's pilot takes every second patch (docs/pictures.md)
-
-
-def stride_of_states(config: Config, picture: Picture) -> int:
-    """The stride between the patches that are averaged; the pilot of a large picture takes every second patch."""
-    options = config.dataset
-    assert isinstance(options, ImageConfig)
-    assert options.patch_size is not None
-    is_thinned = config.restoration.method == "nonlocal" and picture.noisy[..., 0].size > N_DENSE
-    return min(options.patch_size, max(options.stride, 2)) if is_thinned else options.stride
 
 
 def stages(config: Config, fit: Fit, picture: Picture) -> dict[str, float]:

@@ -136,14 +136,6 @@ def _weights(plan: Plan) -> Tensor:
     return AVERAGES[plan.average](plan.patch_size)
 
 
-def take_back(picture: Picture, restored: Restored) -> Restored:
-    """Invert the treatment of a picture: from the restored `picture.seen` to the picture's own units."""
-    treatment = picture.treatment
-    if treatment is None or treatment.step is None:
-        return restored
-    return Restored(*treatment.back(restored.pixels, restored.uncertainty), treatment.noise_level)
-
-
 def _moments(
     fit: Fit,
     x: Tensor,

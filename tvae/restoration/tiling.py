@@ -55,7 +55,7 @@ def nobody(stage: str, share: float) -> None:
 
 
 class Bands:
-    """The bands of a picture, shared out among ranks. `runs.restoring` keeps in files what is done."""
+    """The bands of a picture, shared out among ranks. `runs.kept_bands` keeps finished ones in files."""
 
     def __init__(self, team: Team = ALONE, watch: Watch = nobody):
         self.team, self.watch = team, watch

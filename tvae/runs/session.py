@@ -24,7 +24,8 @@ from tvae.errors import refuse
 from tvae.io.atomic import DiskFull
 from tvae.restoration.cost import stages
 from tvae.restoration.memory import check_memory
-from tvae.restoration.posterior_mean import Restored, take_back
+from tvae.restoration.pipeline import restore_as_trained, restore_picture
+from tvae.restoration.posterior_mean import Restored
 from tvae.restoration.tiling import Bands
 from tvae.runs import checkpoint
 from tvae.runs.cadence import Cadence
@@ -37,8 +38,8 @@ from tvae.runs.files import LOG, STATES
 from tvae.runs.forecast import closing, opening, tell_noise, warn_of_blind_patches
 from tvae.runs.ground_truth import known_facts, recovered_facts
 from tvae.runs.initialise import check_source, resume, start_from_run
+from tvae.runs.kept_bands import KeptBands
 from tvae.runs.logs import log_to_file
-from tvae.runs.restoring import KeptBands, restore_by_states, restore_picture
 from tvae.runs.result import SHOWN, check_kind, check_output, deliver, is_complete
 from tvae.runs.run_directory import check_ranks, claimed, read_metrics
 from tvae.runs.setup import make_fit
@@ -212,8 +213,7 @@ class Session:
         picture = self.dataset.picture
         if self.path is None or picture is None or (picture.clean is None and self.config.task != "train"):
             return None
-        seen = restore_by_states(self.fit, picture, self.config, 0, Bands(self.ranks))
-        return take_back(picture, seen)
+        return restore_as_trained(self.fit, picture, self.config, Bands(self.ranks))
 
     def _is_due(self, cadence: Cadence) -> bool:
         return self.path is not None and cadence.saves_within_epoch()

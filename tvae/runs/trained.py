@@ -26,11 +26,11 @@ from tvae.io.sealed import DamagedCheckpoint, read, understood, write
 from tvae.model.units import Units
 from tvae.model.vae import Model, model_from
 from tvae.restoration.cost import stages
+from tvae.restoration.pipeline import restore_picture
 from tvae.restoration.posterior_mean import Restored
 from tvae.restoration.tiling import Bands
 from tvae.runs.callbacks.progress import restoring
 from tvae.runs.distributed.ranks import Ranks
-from tvae.runs.restoring import restore_picture
 from tvae.runs.run_directory import check_ranks
 from tvae.runs.session import Session
 from tvae.runs.setup import make_fit

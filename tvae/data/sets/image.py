@@ -38,7 +38,7 @@ from tvae.io.image_file import Image, without_holes
 from tvae.io.stack_file import read_picture
 from tvae.model.vae import ModelConfig
 from tvae.noise.choice import with_noise_model
-from tvae.noise.level import diagonal_details, estimate_noise, known_values
+from tvae.noise.level import diagonal_details, known_values
 
 log = logging.getLogger(__name__)
 
@@ -150,7 +150,7 @@ class ImageConfig(DatasetConfig):
         if is_exact:
             sigma, size = SIGMA_OF_KNOWN * seen.grey_range / 255, FILLED_SIZE
         else:
-            sigma = estimate_noise(seen.noisy, seen.missing) if told is None else told
+            sigma = seen.noise if told is None else told
             sigma = max(sigma, SIGMA_OF_ROUNDING * seen.grey_range / 255) if told is None else sigma
             size = SLAB_SIZES[bisect([20, 35], sigma * 255 / seen.grey_range)]
             size = size if seen.covariance is None else SLAB_OF_SLOW

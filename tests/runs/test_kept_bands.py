@@ -14,13 +14,13 @@ from tests.conftest import random_model
 from tvae.backends.native import local_groups as native
 from tvae.errors import Failure
 from tvae.io.image_file import read_image, write_image
+from tvae.restoration import pipeline
 from tvae.restoration import tiling as bands_module
 from tvae.restoration.non_local import stage
 from tvae.restoration.non_local.effort import Refinement
 from tvae.restoration.non_local.stage import by_local_groups
-from tvae.runs import restoring
 from tvae.runs.distributed.ranks import Ranks
-from tvae.runs.restoring import KeptBands
+from tvae.runs.kept_bands import KeptBands
 from tvae.runs.signals import Interrupted, Stop
 
 OPTIONS = [
@@ -128,7 +128,7 @@ def test_a_stopped_restoration_is_resumed(tmp_path, command, monkeypatch):
     assert json.loads(Path("part/metrics.json").read_text())["status"] == "interrupted"
     assert len(list(Path("part").glob("restored.band-states-*"))) == 1
     monkeypatch.setattr(stage, "refine_pilot", refine)
-    monkeypatch.setattr(restoring, "restore_by_states", _from_kept(restoring.restore_by_states))
+    monkeypatch.setattr(pipeline, "restore_by_model", _from_kept(pipeline.restore_by_model))
     assert command("denoise", *OPTIONS, "hydra.run.dir=part")[0] == 0
     assert not list(Path("part").glob("restored.band-*"))
     pictures = [read_image(tmp_path / name / "restored.png").pixels for name in ("whole", "part")]
