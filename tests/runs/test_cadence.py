@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from tvae.runs import cadence
-from tvae.runs.cadence import Cadence
+from tvae.runs.session import Cadence
 
 
 @pytest.fixture

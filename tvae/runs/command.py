@@ -23,7 +23,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from tvae import __version__
 from tvae.config.checks import resolve
-from tvae.config.every_option import help_text
+from tvae.config.every_option import OF_TASK, help_text, short_help
 from tvae.config.messages import check_globs, explain, one_line
 from tvae.config.paths_as_typed import as_typed, is_sweep
 from tvae.config.placement import (
@@ -51,7 +51,6 @@ from tvae.runs.logs import log_to_terminal
 from tvae.runs.made_directories import remove_made
 from tvae.runs.result import tell_result
 from tvae.runs.run_directory import Busy
-from tvae.runs.short_help import OF_TASK, short_help
 from tvae.runs.signals import LAUNCHED_BY, Interrupted, at_work, end_with_launcher, raise_interrupts
 from tvae.runs.sweeps import JOBS, note_job, run_name, tell_sweep
 from tvae.starting import INTERRUPTED

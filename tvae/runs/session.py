@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,6 @@ from tvae.restoration.pipeline import restore_as_trained, restore_picture
 from tvae.restoration.posterior_mean import Restored
 from tvae.restoration.tiling import Bands
 from tvae.runs import checkpoint
-from tvae.runs.cadence import Cadence
 from tvae.runs.callbacks.output_pictures import changed_pictures
 from tvae.runs.callbacks.progress import restoring, summary, training
 from tvae.runs.callbacks.record import Record, WrittenRecord
@@ -45,7 +46,7 @@ from tvae.runs.run_directory import check_ranks, claimed, read_metrics
 from tvae.runs.setup import make_fit
 from tvae.runs.signals import Interrupted, Stop, StoppedEarly, queue_again, stop_on_signal
 from tvae.runs.starts import take_best_start
-from tvae.training.trainer import Epoch
+from tvae.training.trainer import Epoch, Fit
 
 log = logging.getLogger("tvae.train")
 
@@ -103,6 +104,35 @@ def train_in_memory(config: Config, picture: Picture) -> Restored:
         session.finish()
     assert session.record.restored is not None
     return session.record.restored
+
+
+@dataclass
+class Cadence:
+    """The epochs and times at which a run saves itself and restores its picture."""
+
+    fit: Fit
+    restore_every: int  # epochs
+    checkpoint_seconds: float  # 0: after every epoch
+    saved_at: float = field(default_factory=time.monotonic)
+    place: tuple[int, int] = (-1, -1)  # epoch and batch of the last checkpoint
+
+    def __post_init__(self) -> None:
+        self.note_saved()
+
+    def note_saved(self) -> None:
+        self.saved_at, self.place = time.monotonic(), (self.fit.epoch, self.fit.batch)
+
+    def saves_within_epoch(self) -> bool:
+        """True if a checkpoint is due in the middle of an epoch: never twice at the same place."""
+        is_late = 0 < self.checkpoint_seconds <= time.monotonic() - self.saved_at
+        return is_late and self.place != (self.fit.epoch, self.fit.batch)
+
+    def saves_after_epoch(self) -> bool:
+        return self.checkpoint_seconds == 0
+
+    def restores(self) -> bool:
+        """True if the picture is to be restored after the epoch that has just ended."""
+        return self.fit.epoch % self.restore_every == 0 or self.fit.epoch == self.fit.n_epochs
 
 
 class Session:

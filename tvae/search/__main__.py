@@ -29,9 +29,8 @@ from tvae.runs import command
 from tvae.runs.distributed.connection import join
 
 try:
-    from tvae.search.experiment import compose_trial
     from tvae.search.space import read_space
-    from tvae.search.trials import Search
+    from tvae.search.trials import Search, compose_trial
 except ImportError:
     print("error: the search needs optuna: pip install '.[search]'", file=sys.stderr)
     sys.exit(2)

@@ -17,9 +17,8 @@ from tvae.inference.posterior import significant_states
 from tvae.io.atomic import write_atomically
 from tvae.io.image_file import stretched, visible
 from tvae.model.packed import unpack
+from tvae.noise.model import NoiseModel
 from tvae.restoration.posterior_mean import Restored, first_page
-from tvae.runs.callbacks.canvas import canvas
-from tvae.runs.callbacks.noise_figure import draw_noise
 from tvae.training.trainer import Fit
 
 if TYPE_CHECKING:
@@ -40,6 +39,13 @@ class Results:
     history: list[dict[str, Any]]  # a row for each epoch
     facts: dict[str, Any]  # known beside the history: the truth, quality
     restored: Restored | None = None
+
+
+def canvas(width: float, height: float) -> Figure:
+    """An empty figure of this size in inches. Matplotlib is imported for the first: it takes a third of a second."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
 
 
 @torch.no_grad()
@@ -174,10 +180,39 @@ def draw_comparison(results: Results) -> Figure | None:
     return figure
 
 
-def draw_noise_of(results: Results) -> Figure | None:
-    """Draw variance against brightness, correlation between neighbours and the bounds."""
+def draw_noise(results: Results) -> Figure | None:
+    """Draw the noise model of the picture, if there is one."""
     picture = results.dataset.picture
-    return None if picture is None or picture.noise_model is None else draw_noise(picture.noise_model)
+    return None if picture is None or picture.noise_model is None else draw_noise_model(picture.noise_model)
+
+
+def draw_noise_model(model: NoiseModel) -> Figure:
+    """Variance against brightness, correlation between neighbours, and the bounds of the candidates."""
+    table = model.covariance.table.diagonal().mean(-1)  # over channels
+    line, correlation = model.line, table / table[0, 0]
+    figure = canvas(12, 3.5)
+    left, right, last = figure.subplots(1, 3)
+    left.plot(line.mean, line.variance, "o", label="flattest blocks")
+    ends = np.array([line.mean.min(), line.mean.max()])
+    left.plot(ends, line.gain * ends + line.offset, label=f"{line.gain:.3g} x {line.offset:+.3g}")
+    left.set_ylim(bottom=0)
+    left.set_xlabel("brightness")
+    left.set_title("variance of the noise")
+    left.legend()
+    lags = np.arange(len(correlation))
+    right.plot(lags, correlation[0], marker="o", label="across")
+    right.plot(lags, correlation[:, 0], marker="o", label="down")
+    right.axhline(0, color="k", linewidth=0.5)
+    right.set_xticks(lags)
+    right.set_xlabel("pixels apart")
+    right.set_title(f"correlation: {model.kind.replace('_', '-')}")
+    right.legend()
+    white = model.bounds["white"]
+    last.barh(list(model.bounds), [nats - white for nats in model.bounds.values()])
+    last.axvline(0, color="k", linewidth=0.5)
+    last.set_xlabel("nats per value above white noise")
+    last.set_title("bounds")
+    return figure
 
 
 # File name -> what it shows; None: there is nothing to show.
@@ -186,7 +221,7 @@ FIGURES: dict[str, Callable[[Results], Figure | None]] = {
     "latents.png": draw_latents,
     "training.png": draw_training,
     "comparison.png": draw_comparison,
-    "noise.png": draw_noise_of,
+    "noise.png": draw_noise,
 }
 
 
