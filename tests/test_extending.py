@@ -143,7 +143,7 @@ def test_a_prior_per_data_point_restores_a_picture_from_the_states_of_the_neares
     rows, columns = rng.random((2, 24)) < 0.3
     clean = np.maximum(100.0 * rows[:, None], 160.0 * columns)[..., None]
     noisy = clean + 30 * rng.normal(size=clean.shape)
-    picture = Picture(from_array(noisy), noisy, clean, missing=None, peak=160.0)
+    picture = Picture(from_array(noisy), noisy, clean, peak_of_clean=160.0)
     source = PatchSource(picture, 3, 2)
     units = units_of(source, standardise=True)
     lr, states = LrConfig("constant", max=0.03), StatesConfig(n_states=16)

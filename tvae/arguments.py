@@ -209,4 +209,4 @@ def _picture(image: Image, mask: NDArray[Any] | None) -> Picture:
     if image.missing is not None:
         missing = missing | image.missing
     pixels = np.where(missing[..., None], 0, image.pixels)
-    return Picture(image, pixels, None, missing if missing.any() else None, image.peak)
+    return Picture(image, pixels, missing=missing if missing.any() else None)

@@ -93,7 +93,7 @@ def random_case(clean: np.ndarray, rng: np.random.Generator) -> Case:
 
 def picture_of(pixels: np.ndarray) -> Picture:
     image = from_array(pixels[..., 0] if pixels.ndim == 3 else pixels)
-    return Picture(image, image.pixels, None, None, image.peak)
+    return Picture(image, image.pixels)
 
 
 def mistake(case: Case) -> str:

@@ -56,7 +56,7 @@ def middle(path: Path, side: int) -> np.ndarray:
 
 def judged(noisy: np.ndarray) -> NoiseModel:
     image = from_array(noisy if noisy.shape[2] > 1 else noisy[..., 0])
-    found = judge(Picture(image, image.pixels, None, None, image.peak), "auto")
+    found = judge(Picture(image, image.pixels), "auto")
     assert found is not None
     return found[0]
 

@@ -39,7 +39,7 @@ def picture():
     image = from_array(np.random.default_rng(0).integers(0, 255, (24, 20, 3), dtype=np.uint8))
     missing = np.zeros((24, 20), bool)
     missing[:6] = True
-    return Picture(image, np.where(missing[..., None], 0, image.pixels), None, missing, 255.0)
+    return Picture(image, np.where(missing[..., None], 0, image.pixels), missing=missing)
 
 
 def test_it_says_what_will_be_done(picture):
@@ -60,7 +60,7 @@ def test_what_became_of_a_picture(dtype, factor, unit):
     clean = np.random.default_rng(0).integers(50, 200, (24, 20)).astype(float)
     noisy = clean + np.where(np.indices((24, 20)).sum(0) % 2, 4.0, -4.0)
     image = from_array((noisy * factor).astype(dtype))
-    picture = Picture(image, noisy[..., None] * factor, None, None, image.peak)
+    picture = Picture(image, noisy[..., None] * factor)
     restored = Restored(clean[..., None] * factor, np.ones((24, 20, 1)), noise_level=5.0 * factor)
     metrics = {"psnr": None, "psnr_input": None, "ssim": None, "seconds_total": 12.3}
     line = closing(small_config(image="a.png"), picture, restored, metrics, Path("run"))
@@ -123,7 +123,7 @@ def test_the_forecast_of_the_slab_model_tries_nothing(monkeypatch):
     monkeypatch.setattr(cost, "e_step_seconds", lambda fit: pytest.fail("an E-step was tried"))
     noisy = np.add.outer(np.arange(32.0), np.arange(32.0)) + np.random.default_rng(0).normal(0, 9, (32, 32))
     image = from_array(noisy)
-    picture = Picture(image, noisy[..., None], None, None, image.peak, sigma=9.0)
+    picture = Picture(image, noisy[..., None], sigma=9.0)
     given = compose_options([], {"threads": 1})
     given.image, given.dataset, given.task = "a.png", ImageConfig(name="file"), "denoise"
     config, dataset = prepare(given, picture)

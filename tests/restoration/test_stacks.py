@@ -32,7 +32,7 @@ def pages(n=3, height=20, width=18):
 
 def picture_of(stack):
     image = to_image(stack, Layout("TYX", stack.shape))
-    return Picture(image, image.pixels, None, None, image.peak)
+    return Picture(image, image.pixels)
 
 
 def session_of(picture):

@@ -72,7 +72,7 @@ def test_nothing_is_written_over_and_that_is_said_before_training(call):
 
 def picture_of(array):
     image = from_array(array)
-    return Picture(image, image.pixels, None, None, image.peak)
+    return Picture(image, image.pixels)
 
 
 def wanted(output, **more):
@@ -134,7 +134,7 @@ def test_alpha_needs_a_file_that_holds_it(tmp_path):
     path = tmp_path / "alpha.png"
     write_image(path, np.dstack([NOISY] * 4))
     image = read_image(path)
-    picture = Picture(image, image.pixels, None, None, image.peak)
+    picture = Picture(image, image.pixels)
     with pytest.raises(UserError, match=r"a \.jpg file cannot hold this picture's alpha channel; a \.tif file can"):
         check_kind(wanted(tmp_path / "a.jpg"), picture)
     check_kind(wanted(tmp_path / "a.webp"), picture)

@@ -88,7 +88,7 @@ def test_a_deep_run_starts_from_a_linear_one(call):
 def picture():
     pixels = np.random.default_rng(0).integers(0, 255, (24, 20), dtype=np.uint8)
     image = from_array(pixels)
-    return Picture(image, image.pixels, None, None, image.peak)
+    return Picture(image, image.pixels)
 
 
 def test_a_session_in_memory_writes_nothing(picture, tmp_path, monkeypatch, capfd):

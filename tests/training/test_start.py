@@ -94,7 +94,7 @@ def test_pictures_are_completed_smoothly_and_known_pixels_stay():
     clean = (rows + columns)[..., None].double().numpy()
     missing = drop_pixels(clean.shape, 0.5, 0)
     missing[5:17, 4:18] = True
-    picture = Picture(from_array(clean), np.where(missing[..., None], 0, clean), None, missing, 42.0)
+    picture = Picture(from_array(clean), np.where(missing[..., None], 0, clean), missing=missing)
     source = PatchSource(picture, 4, 3)
     whole = source.completed()
     found = whole.pixels.numpy()

@@ -38,9 +38,9 @@ class Picture:
 
     image: Image  # as read: how a result is to be written
     noisy: np.ndarray  # (H, W, C) float64: what the patches are from; 0 where missing
-    clean: np.ndarray | None  # (H, W, C) float64, where it is known
-    missing: np.ndarray | None  # (H, W) bool, or (H, W, C) if channels are missing one by one; None: nothing is
-    peak: float  # for PSNR and SSIM
+    clean: np.ndarray | None = None  # (H, W, C) float64, where it is known
+    missing: np.ndarray | None = None  # (H, W) bool, or (H, W, C) if channels are missing one by one; None: nothing is
+    peak_of_clean: float | None = None  # where a clean file uses more bits than the image, or values of another kind
     sigma: float | None = None  # of the noise, where it is known
     noise_model: NoiseModel | None = None  # what was found out about the noise
     treatment: Treatment | None = None  # before the restoration; None: it is restored as it is
@@ -58,6 +58,11 @@ class Picture:
         form = [self.image.dtype.str, self.image.is_2d, None if layout is None else (layout.axes, layout.shape)]
         form += [self.image.n_equal] if self.image.n_equal > 1 else []
         return hash_of([np.frombuffer(repr(tuple(form)).encode(), np.uint8), *self.parts()])
+
+    @property
+    def peak(self) -> float:
+        """The value of white, for PSNR and SSIM."""
+        return self.image.peak if self.peak_of_clean is None else self.peak_of_clean
 
     @property
     def known(self) -> np.ndarray | None:
@@ -82,7 +87,7 @@ class Picture:
             image = self.image
         missing = None if is_known.all() else ~is_known
         sigma = self.sigma if self.treatment.sigma is None else self.treatment.sigma
-        return Picture(image, pixels, None, missing, image.peak, sigma, covariance=covariance)
+        return Picture(image, pixels, missing=missing, sigma=sigma, covariance=covariance)
 
     @cached_property
     def noise(self) -> float:

@@ -40,7 +40,7 @@ class Plan:
     stride: int = 1  # between the patches that are averaged
     average: str = "uniform"
     n_rounds: int = 2  # E-steps with fixed parameters before the posterior mean is taken
-    keep_observed: bool = False  # only missing pixels are replaced
+    keep_known: bool = False  # only missing pixels are replaced
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +84,7 @@ def restore(fit: Fit, picture: Picture, plan: Plan, bands: Bands = Bands()) -> R
     bands.fill("states", found, picture.n_pages, of_band, is_joint=True)
     likelihood = fit.model.likelihood  # a slab model tells the noise from the picture, binary states do not
     pixels, uncertainty = found.numpy()
-    is_slab, is_exact = isinstance(likelihood, Slab), plan.keep_observed and picture.known is not None
+    is_slab, is_exact = isinstance(likelihood, Slab), plan.keep_known and picture.known is not None
     level = likelihood.sigma(fit.units) if is_slab and not is_exact else None
     restored = Restored(pixels, uncertainty, level, is_posterior=is_slab)
     return kept(restored, picture) if is_exact else restored
