@@ -35,9 +35,29 @@ def _one_thread():
     torch.set_num_threads(before)
 
 
+class Command:
+    """`python -m tvae.NAME` in this process: its exit code, and what it printed."""
+
+    def __init__(self, run, *words):
+        self.run, self.words = run, words
+
+    def __call__(self, *words):
+        return self.run(*self.words, *words)
+
+    def ok(self, *words):
+        """Run it, which has to succeed; returns what it printed."""
+        code, out = self(*words)
+        assert code == 0, out
+        return out
+
+    def of(self, name):
+        """The command of this name."""
+        return Command(self.run, name)
+
+
 @pytest.fixture
 def command(monkeypatch, capfd, tmp_path):
-    """Run `python -m tvae.NAME` in this process and in an empty folder: exit code and what it printed."""
+    """Runs commands in an empty folder."""
     monkeypatch.chdir(tmp_path)
 
     def run(name, *overrides):
@@ -53,7 +73,7 @@ def command(monkeypatch, capfd, tmp_path):
             code = end.code
         return code, "".join(capfd.readouterr())
 
-    return run
+    return Command(run)
 
 
 @pytest.fixture

@@ -163,8 +163,7 @@ def test_nothing_is_chosen_twice(caplog):
 
 def test_a_run_says_what_was_chosen(command):
     small = ["dataset=bars", "dataset.n_points=20", "epochs=1", "hydra.run.dir=run"]
-    code, out = command("train", *small, "ea=posterior")
-    assert code == 0, out
+    out = command.ok("train", *small, "ea=posterior")
     (line,) = [line for line in out.splitlines() if line.startswith("chosen for bars: ")]
     assert "lr.max=0.01" in line
     assert "ea." not in line

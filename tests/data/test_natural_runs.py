@@ -20,8 +20,7 @@ def metrics_of(directory):
 
 def train(command, *options):
     """Train without a mistake, and return the metrics and what was printed."""
-    code, out = command("train", *options)
-    assert code == 0, out
+    out = command.ok("train", *options)
     (directory,) = (word.partition("=")[2] for word in options if word.startswith("hydra.run.dir="))
     return metrics_of(directory), out
 

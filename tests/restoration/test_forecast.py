@@ -74,8 +74,7 @@ def test_what_became_of_a_picture(dtype, factor, unit):
 @pytest.mark.usefixtures("_no_figures")
 def test_only_training_speaks_of_the_bound(command):
     write_image(Path("a.png"), tiny_picture())
-    code, out = command("denoise", "a.png", *TINY, "hydra.run.dir=run")
-    assert code == 0
+    out = command.ok("denoise", "a.png", *TINY, "hydra.run.dir=run")
     assert "a.png: 24x24, noise " in out
     assert "ELBO" not in out.splitlines()[-2]
     assert "ELBO" in command("train", "image=a.png", *TINY, "hydra.run.dir=trained")[1]

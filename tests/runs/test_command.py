@@ -1,6 +1,5 @@
 """The commands as a user runs them: exit codes, and a line for each mistake."""
 
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("_no_figures")
 
 @pytest.fixture
 def call(command):
-    return partial(command, "train")
+    return command.of("train")
 
 
 @pytest.mark.parametrize(
@@ -78,8 +77,7 @@ def test_a_sweep_continues_after_a_failed_job_and_skips_finished_ones(call):
     assert "ea.n_parents=99: must be at most states.n_states=16" in out
     finished = [p.parent.name for p in Path("outputs/train").glob("sweep*/*/metrics.json")]
     assert len(finished) == 2
-    code, out = call("-m", *SMALL, "ea.n_parents=3,4")
-    assert code == 0
+    out = call.ok("-m", *SMALL, "ea.n_parents=3,4")
     assert out.count("finished already") == 2
 
 

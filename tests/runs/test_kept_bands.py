@@ -114,7 +114,7 @@ def test_a_stopped_restoration_is_resumed(tmp_path, command, monkeypatch):
     """A signal stops it between two stages; the picture is that of an undisturbed run."""
     noisy = np.random.default_rng(0).integers(0, 255, (40, 24), dtype=np.uint8)
     write_image(tmp_path / "noisy.png", noisy)
-    assert command("denoise", *OPTIONS, "hydra.run.dir=whole")[0] == 0
+    command.ok("denoise", *OPTIONS, "hydra.run.dir=whole")
     refine = stage.refine_pilot
 
     def interrupted(*args):
@@ -129,7 +129,7 @@ def test_a_stopped_restoration_is_resumed(tmp_path, command, monkeypatch):
     assert len(list(Path("part").glob("restored.band-states-*"))) == 1
     monkeypatch.setattr(stage, "refine_pilot", refine)
     monkeypatch.setattr(pipeline, "restore_by_model", _from_kept(pipeline.restore_by_model))
-    assert command("denoise", *OPTIONS, "hydra.run.dir=part")[0] == 0
+    command.ok("denoise", *OPTIONS, "hydra.run.dir=part")
     assert not list(Path("part").glob("restored.band-*"))
     pictures = [read_image(tmp_path / name / "restored.png").pixels for name in ("whole", "part")]
     np.testing.assert_array_equal(*pictures)

@@ -1,6 +1,5 @@
 """A mistake leaves no directory behind that was not there before."""
 
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -8,7 +7,7 @@ import pytest
 
 @pytest.fixture
 def call(command):
-    return partial(command, "denoise")
+    return command.of("denoise")
 
 
 def test_of_a_mistake_nothing_is_left(call):

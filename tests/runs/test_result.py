@@ -3,7 +3,6 @@
 import os
 import sys
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +22,7 @@ NOISY = np.random.default_rng(0).integers(0, 256, (18, 20), dtype=np.uint8)
 
 @pytest.fixture
 def call(command):
-    return partial(command, "denoise")
+    return command.of("denoise")
 
 
 def lines(out):
@@ -32,25 +31,21 @@ def lines(out):
 
 def test_the_result_is_where_it_was_wanted_and_its_path_stands_alone(call):
     write_image(Path("in (1).png"), NOISY)
-    code, out = call("in (1).png", "out 1.png", *FAST)
-    assert code == 0, out
+    out = call.ok("in (1).png", "out 1.png", *FAST)
     assert "out 1.png" in lines(out)
     (run,) = Path("outputs/denoise").iterdir()
     assert Path("out 1.png").read_bytes() == (run / "restored.png").read_bytes()
     before = Path("out 1.png").stat().st_mtime_ns
-    code, out = call("image=in (1).png", "output=out 1.png", *FAST)
-    assert code == 0, out
+    out = call.ok("image=in (1).png", "output=out 1.png", *FAST)
     assert "finished already" in out
     assert Path("out 1.png").stat().st_mtime_ns == before, "it was the same"
-    code, out = call("image=in (1).png", *FAST)
+    out = call.ok("image=in (1).png", *FAST)
     assert str(run.absolute() / "restored.png") in lines(out)
     (run / "restored.png").unlink()
-    code, out = call("image=in (1).png", "output=new.tif", *FAST)
-    assert code == 0, out
+    out = call.ok("image=in (1).png", "output=new.tif", *FAST)
     np.testing.assert_array_equal(read_image("new.tif").pixels, read_image("out 1.png").pixels)
     assert (run / "restored.png").is_file(), "it was made again"
-    code, out = call(f"run={run}", "output=again.png", "hydra.run.dir=again")
-    assert code == 0, out
+    out = call.ok(f"run={run}", "output=again.png", "hydra.run.dir=again")
     assert Path("again.png").read_bytes() == Path("out 1.png").read_bytes()
 
 
@@ -61,7 +56,7 @@ def test_nothing_is_written_over_and_that_is_said_before_training(call):
     assert (code, out) == (2, "error: output=out.png: exists already; overwrite=true replaces it\n")
     assert Path("out.png").read_bytes() == b"mine"
     assert not Path("run/config.yaml").exists()
-    assert call("in.png", "out.png", *FAST, "hydra.run.dir=run", "overwrite=true")[0] == 0
+    call.ok("in.png", "out.png", *FAST, "hydra.run.dir=run", "overwrite=true")
     assert read_image("out.png").pixels.shape == (18, 20, 1)
     Path("out.png").write_bytes(b"mine again")
     code, out = call("in.png", "out.png", *FAST, "hydra.run.dir=run")

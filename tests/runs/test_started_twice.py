@@ -28,8 +28,7 @@ def test_a_directory_that_another_process_removes_is_made_again(command, monkeyp
         flock(handle, how)
 
     monkeypatch.setattr(run_directory.fcntl, "flock", late)
-    code, out = command("train", *SMALL, "hydra.run.dir=run")
-    assert code == 0, out
+    command.ok("train", *SMALL, "hydra.run.dir=run")
     assert len(removed) == 3
     assert Path("run/metrics.json").is_file()
 

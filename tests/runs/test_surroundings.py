@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +28,7 @@ FIRST = "import os, signal; import tvae; "
 def call(command, monkeypatch):
     monkeypatch.setattr(record, "write_figures", lambda *_: None)
     monkeypatch.setattr(connection, "_joined", None)
-    return partial(command, "train")
+    return command.of("train")
 
 
 def python(code, *words, **options):
@@ -69,7 +68,7 @@ def test_a_sweep_over_nothing_is_a_mistake(call, word):
 
 
 def test_a_sweep_over_a_group(call):
-    assert call("-m", "lr=glob(con*)", *SMALL)[0] == 0
+    call.ok("-m", "lr=glob(con*)", *SMALL)
     assert len(list(Path("outputs/train").glob("*/metrics.json"))) == 1
 
 
@@ -207,8 +206,7 @@ def test_a_picture_whose_name_is_not_text(command, monkeypatch):
     monkeypatch.setattr(record, "write_figures", lambda *_: None)
     name = os.fsdecode(b"b\xffd.png")
     write_image(Path(name), tiny_picture())
-    code, out = command("denoise", name, os.fsdecode(b"o\xfft.png"), *TINY)
-    assert code == 0, out
+    command.ok("denoise", name, os.fsdecode(b"o\xfft.png"), *TINY)
     (run,) = Path("outputs/denoise").iterdir()
     assert Path(os.fsdecode(b"o\xfft.png")).read_bytes() == (run / "restored.png").read_bytes()
     assert "finished already" in command("denoise", name, os.fsdecode(b"o\xfft.png"), *TINY)[1]
@@ -218,8 +216,7 @@ def test_a_directory_whose_name_is_not_text(call, tmp_path, monkeypatch):
     place = tmp_path / os.fsdecode(b"n\xffm")
     place.mkdir()
     monkeypatch.chdir(place)
-    code, out = call(*SMALL, "epochs=1", "hydra.run.dir=run")
-    assert code == 0, out
+    out = call.ok(*SMALL, "epochs=1", "hydra.run.dir=run")
     assert "a name that is not UTF-8, so nothing is written for TensorBoard" in out
     assert metrics("run")["status"] == "finished"
     assert "finished already" in call(*SMALL, "epochs=1", "hydra.run.dir=run")[1]

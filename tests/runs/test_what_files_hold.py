@@ -32,8 +32,7 @@ def run(command, finished):
     """A copy of the run in the working directory, with its picture."""
     write_image(Path("a.png"), tiny_picture())
     if not finished.exists():
-        code, out = command("denoise", "image=a.png", "model=deep", *TINY, "hydra.run.dir=run")
-        assert code == 0, out
+        command.ok("denoise", "image=a.png", "model=deep", *TINY, "hydra.run.dir=run")
         shutil.copytree("run", finished)
     else:
         shutil.copytree(finished, "run")
@@ -196,7 +195,7 @@ def test_states_beyond_the_last_latent_are_refused(command):
     """Bits packed behind the last latent would be read as latents that do not exist."""
     write_image(Path("a.png"), tiny_picture())
     options = ["image=a.png", *TINY, "model.n_latents=9", "epochs=2", "checkpoint_seconds=0", "hydra.run.dir=run"]
-    assert command("denoise", *options)[0] == 0
+    command.ok("denoise", *options)
     content = copy.deepcopy(read(Path("run/checkpoint.pt")))
     content["parts"][0]["content"]["states"][..., -1] |= 0x80
     write(Path("run/checkpoint.pt"), content)
