@@ -35,6 +35,12 @@ def _one_thread():
     torch.set_num_threads(before)
 
 
+@pytest.fixture
+def in_folder(tmp_path, monkeypatch):
+    """Work in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+
+
 class Command:
     """`python -m tvae.NAME` in this process: its exit code, and what it printed."""
 
@@ -56,9 +62,8 @@ class Command:
 
 
 @pytest.fixture
-def command(monkeypatch, capfd, tmp_path):
+def command(monkeypatch, capfd, in_folder):
     """Runs commands in an empty folder."""
-    monkeypatch.chdir(tmp_path)
 
     def run(name, *overrides):
         module = importlib.import_module("tvae.search.__main__" if name == "search" else f"tvae.{name}")

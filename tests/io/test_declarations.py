@@ -14,14 +14,11 @@ from tvae.errors import UserError
 from tvae.io.image_file import to_output
 from tvae.io.stack_file import read_picture, write_picture
 
+pytestmark = pytest.mark.usefixtures("in_folder")
+
 RNG = np.random.default_rng(0)
 BANDS = RNG.integers(0, 255, (12, 10, 4), dtype=np.uint8)
 STACK = RNG.integers(0, 255, (4, 12, 10), dtype=np.uint8)
-
-
-@pytest.fixture(autouse=True)
-def _in_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
 
 
 def written_again(image):

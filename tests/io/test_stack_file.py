@@ -14,15 +14,12 @@ from tvae.io.layout import Layout
 from tvae.io.scale import Scale
 from tvae.io.stack_file import read_picture, write_picture
 
+pytestmark = pytest.mark.usefixtures("in_folder")
+
 RNG = np.random.default_rng(0)
 GREY = RNG.integers(0, 65535, (4, 8, 9), dtype=np.uint16)
 FRAMES = (GREY >> 8).astype(np.uint8)
 COLOUR = RNG.integers(0, 255, (2, 8, 9, 3), dtype=np.uint8)
-
-
-@pytest.fixture(autouse=True)
-def _in_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
 
 
 def written_again(path, image):

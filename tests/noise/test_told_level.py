@@ -1,12 +1,12 @@
 """A noise level that the user knows is told, and is never taken for noise to be added."""
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import tvae
+from tests.processes import metrics
 from tests.tiny import TINY, tiny_picture
 from tvae.io.image_file import write_image
 
@@ -14,10 +14,6 @@ pytestmark = pytest.mark.usefixtures("_no_figures")
 
 SMALL = {"epochs": 1, "n_latents": 8, "n_states": 8, "n_parents": 2, "n_children": 2, "train_stride": 4, "threads": 1}
 PICTURE = tiny_picture(48)
-
-
-def metrics(path):
-    return json.loads((Path(path) / "metrics.json").read_text())
 
 
 @pytest.mark.parametrize("task", ["denoise", "inpaint"])

@@ -13,6 +13,8 @@ from tvae.errors import TrainingFailed, UserError
 from tvae.runs.distributed import connection, ranks
 from tvae.runs.distributed.ranks import Ranks
 
+pytestmark = pytest.mark.usefixtures("in_folder")
+
 WAITS = {
     "add": lambda ranks: ranks.add([torch.ones(3)]),
     "share": lambda ranks: ranks.share([torch.ones(3)]),
@@ -21,11 +23,6 @@ WAITS = {
     "in_turn": lambda ranks: ranks.in_turn(lambda: 3),
     "nothing": lambda ranks: None,  # it is done, and waits for the other all the same
 }
-
-
-@pytest.fixture(autouse=True)
-def _in_an_empty_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
 
 
 def be_rank(body, rank, n_ranks, port):

@@ -16,10 +16,7 @@ from tvae.runs import checkpoint
 from tvae.runs.distributed.ranks import LostRank, Ranks
 from tvae.runs.run_directory import check_directory
 
-
-@pytest.fixture(autouse=True)
-def _in_an_empty_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("in_folder")
 
 
 def test_a_job_that_fails_does_not_stop_the_others_of_a_sweep():

@@ -1,6 +1,5 @@
 """Restoration from the picture alone: by command, by run directory and by Python call."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +9,7 @@ from scipy.stats import spearmanr
 from skimage.restoration import inpaint_biharmonic
 
 import tvae
+from tests.processes import metrics
 from tvae import api
 from tvae.data.picture import add_noise, drop_pixels
 from tvae.io.image_file import read_image, write_image
@@ -37,10 +37,6 @@ def structured(height=56, width=48):
 
 CLEAN = structured()
 NOISY = add_noise(CLEAN[..., None].astype(float), 40, seed=3)[..., 0]
-
-
-def metrics(directory):
-    return json.loads((Path(directory) / "metrics.json").read_text())
 
 
 def test_denoising_gains_and_the_run_directory_holds_the_pictures(command):

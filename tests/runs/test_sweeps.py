@@ -16,17 +16,12 @@ from tests.processes import metrics, statuses, wait_until
 
 SMALL = ["dataset=bars", "dataset.n_points=60", "states.n_states=16", "batch_size=16", "epochs=2"]
 
-pytestmark = pytest.mark.usefixtures("_no_figures")
+pytestmark = pytest.mark.usefixtures("_no_figures", "in_folder")
 
 
 def sweep(*overrides):
     words = [sys.executable, "-m", "tvae.train", "-m", *SMALL, *overrides]
     return subprocess.run(words, capture_output=True, text=True, timeout=200, env=os.environ | {"OMP_NUM_THREADS": "1"})
-
-
-@pytest.fixture(autouse=True)
-def _in_an_empty_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.mark.parametrize("launcher", ["basic", "joblib", "submitit_local"])
