@@ -143,7 +143,7 @@ def test_foreign_tables_are_not_touched(folder, command):
     Path("run/results.csv").write_text("mine")
     code, out = command("denoise", "image=many/", *OPTIONS, "hydra.run.dir=run")
     assert (code, Path("run/results.csv").read_text()) == (2, "mine")
-    assert "no run's" in out
+    assert "holds a foreign results.csv" in out
     Path("empty").mkdir()
     for words in (["image=empty"], ["image=many/*.jpg"], ["image=many", "output=run/results.csv"]):
         assert command("denoise", *words, *OPTIONS, "hydra.run.dir=other")[0] == 2

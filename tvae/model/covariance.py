@@ -10,7 +10,6 @@ l across, the same for both signs; beyond it there is none.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -20,13 +19,6 @@ LEAST = 1e-3  # of the largest eigenvalue: noise that is not there is not divide
 @dataclass(frozen=True, eq=False)
 class Covariance:
     table: np.ndarray  # (C, C, L + 1, L + 1), mean variance 1
-
-    @cached_property
-    def is_white(self) -> bool:
-        """True if the only covariances are one variance for each channel."""
-        is_zero = self.table == 0
-        is_zero[..., 0, 0] |= np.eye(len(self.table), dtype=bool)
-        return bool(is_zero.all())
 
     def lag(self, distance: int) -> float:
         """Correlation at so many pixels, across and down and over channels, averaged."""
