@@ -90,7 +90,7 @@ def test_tracebacks_on_request(call, monkeypatch, overrides):
         (RuntimeError("can't allocate memory: you tried to allocate 40000000000 bytes. Error code 12"), "37.3 GB were"),
         (RuntimeError("Storage size calculation overflowed with sizes=[100000000000, 1]"), "out of memory; less"),
         (RuntimeError("std::bad_alloc"), "out of memory; less"),
-        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has"), "2.00 GiB were requested"),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0"), "2.00 GiB were requested"),
         (OSError(errno.ENOMEM, "Cannot allocate memory"), "out of memory; less"),
         (OSError(errno.EIO, "Input/output error"), "the system says: Input/output error"),
     ],
