@@ -154,7 +154,7 @@ def test_mistakes(command, tmp_path, overrides, message):
 
 def test_fewer_patches_than_latents_is_said(command, folder):
     _, out = train(command, *TRAIN, f"data_dir={folder}", "n_patches=15", "epochs=1", "hydra.run.dir=few")
-    assert "n_patches=15: fewer than model.n_latents=20" in out
+    assert "n_patches=15: too few to learn model.n_latents=20" in out
 
 
 def test_init_from_other_data_takes_only_parameters(command, folder):

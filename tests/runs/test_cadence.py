@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tvae.runs import cadence
+from tvae.runs import session
 from tvae.runs.session import Cadence
 
 
@@ -12,7 +12,7 @@ from tvae.runs.session import Cadence
 def clock(monkeypatch):
     """A clock that a test sets."""
     clock = SimpleNamespace(now=100.0)
-    monkeypatch.setattr(cadence.time, "monotonic", lambda: clock.now)
+    monkeypatch.setattr(session.time, "monotonic", lambda: clock.now)
     return clock
 
 

@@ -123,7 +123,7 @@ def test_training_on_fewer_patches_and_restoring_all(command):
         ("denoise", [], "nothing to denoise: give image=FILE, or noise=LEVEL"),
         ("inpaint", [], "nothing to fill in: give image=FILE with mask=FILE, or missing=FRACTION"),
         ("denoise", ["run=nowhere"], "run=nowhere: there is no such directory"),
-        ("denoise", ["run=nowhere", "seed=3"], "seed: a run that is there keeps its options"),
+        ("denoise", ["run=nowhere", "seed=3"], "seed: a run keeps its options"),
         ("train", ["run=nowhere"], "run=nowhere: is for tvae.denoise and tvae.inpaint"),
         ("denoise", ["image=none.png"], "none.png: No such file or directory"),
         (
@@ -181,7 +181,7 @@ def test_the_call_survives_the_import_of_the_command():
     import tvae.denoise
     import tvae.inpaint
 
-    with pytest.raises(ValueError, match="2 are wanted, 3 with channel_axis"):
+    with pytest.raises(ValueError, match="must have 2, 3 with channel_axis"):
         tvae.denoise(np.zeros((3, 4, 5, 6)))
     with pytest.raises(ValueError, match="a mask of shape"):
         tvae.inpaint(CLEAN, np.zeros((2, 2)))

@@ -143,7 +143,7 @@ def test_no_cluster_here(launcher, command):
         pytest.skip("this machine is part of a SLURM cluster")
     code, printed = command("train", "-m", *SMALL, "seed=0,1", f"hydra/launcher={launcher}", "hydra.sweep.dir=out")
     assert code == 2
-    assert printed.strip().splitlines()[-1].startswith("error: hydra/launcher: this machine is no part of a SLURM")
+    assert printed.strip().splitlines()[-1].startswith("error: hydra/launcher: this machine is not part of a SLURM")
     assert "Traceback" not in printed
 
 
