@@ -56,6 +56,12 @@ class Command:
         assert code == 0, out
         return out
 
+    def refused(self, *words):
+        """Run it, which has to end with a mistake of the user; returns what it printed."""
+        code, out = self(*words)
+        assert code == 2, out
+        return out
+
     def of(self, name):
         """The command of this name."""
         return Command(self.run, name)

@@ -123,8 +123,7 @@ def test_an_environment_that_torchrun_does_not_make(command, monkeypatch, enviro
     monkeypatch.setattr(connection, "_joined", None)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    code, out = command("train", *BARS)
-    assert code == 2
+    out = command.refused("train", *BARS)
     assert out.startswith(f"error: {message}")
 
 

@@ -59,8 +59,7 @@ def test_nothing_is_written_over_and_that_is_said_before_training(call):
     call.ok("in.png", "out.png", *FAST, "hydra.run.dir=run", "overwrite=true")
     assert read_image("out.png").pixels.shape == (18, 20, 1)
     Path("out.png").write_bytes(b"mine again")
-    code, out = call("in.png", "out.png", *FAST, "hydra.run.dir=run")
-    assert code == 2
+    out = call.refused("in.png", "out.png", *FAST, "hydra.run.dir=run")
     assert "exists already" in out
     assert Path("out.png").read_bytes() == b"mine again"
 

@@ -76,8 +76,7 @@ def test_the_same_command_again_leaves_a_finished_run_alone(call):
 def test_a_directory_of_another_configuration_is_refused(call):
     call.ok(*SMALL, "hydra.run.dir=run")
     before = contents("run")
-    code, out = call(*SMALL, "seed=1", "lr.max=0.5", "hydra.run.dir=run")
-    assert code == 2
+    out = call.refused(*SMALL, "seed=1", "lr.max=0.5", "hydra.run.dir=run")
     assert "belongs to another configuration (lr.max=0.01 there, 0.5 here, seed=0 there, 1 here)" in out
     assert contents("run") == before
 
@@ -85,8 +84,7 @@ def test_a_directory_of_another_configuration_is_refused(call):
 def test_a_directory_with_files_of_someone_else_is_refused(call):
     Path("mine").mkdir()
     Path("mine/metrics.json").write_text("important")
-    code, out = call(*SMALL, "hydra.run.dir=mine")
-    assert code == 2
+    out = call.refused(*SMALL, "hydra.run.dir=mine")
     assert "holds a foreign metrics.json" in out
     assert Path("mine/metrics.json").read_text() == "important"
     assert [p.name for p in Path("mine").iterdir()] == ["metrics.json"]
@@ -97,8 +95,7 @@ def test_restart_removes_only_what_a_run_wrote(call):
     Path("mine/figures").mkdir(parents=True)
     Path("mine/config.yaml").write_text("a: 1")
     Path("mine/figures/paper.txt").write_text("mine")
-    code, out = call(*SMALL, "hydra.run.dir=mine", "restart=true")
-    assert code == 2
+    out = call.refused(*SMALL, "hydra.run.dir=mine", "restart=true")
     assert "holds a foreign config.yaml" in out
     call.ok(*SMALL, "hydra.run.dir=run")
     Path("run/figures/paper.txt").write_text("mine")
@@ -109,8 +106,7 @@ def test_restart_removes_only_what_a_run_wrote(call):
 
 def test_an_unusable_directory(call):
     Path("file").write_text("")
-    code, out = call(*SMALL, "hydra.run.dir=file/run")
-    assert code == 2
+    out = call.refused(*SMALL, "hydra.run.dir=file/run")
     assert out.startswith("error: file")
     assert len(out.splitlines()) == 1
 
@@ -127,8 +123,7 @@ def test_two_runs_cannot_share_a_directory(call):
     (process,), _ = start("run", *endless)
     try:
         wait_until(Path("run/checkpoint.pt").exists)
-        code, out = call(*endless, "hydra.run.dir=run")
-        assert code == 2
+        out = call.refused(*endless, "hydra.run.dir=run")
         assert "another process is running in this directory" in out
     finally:
         process.kill()

@@ -51,8 +51,7 @@ def test_search_and_what_it_leaves(command, space):
     for n_trials in (6, 7):  # also with an option of Hydra's own
         command.ok("search", "--config-dir", ".", *SMALL, space, f"n_trials={n_trials}", "hydra.run.dir=found")
         assert len(study_of("found").trials) == n_trials
-    code, out = command("search", *SMALL, space, "seed=1", "hydra.run.dir=found")
-    assert code == 2
+    out = command.refused("search", *SMALL, space, "seed=1", "hydra.run.dir=found")
     assert "holds another search (different shared)" in out
 
 
@@ -70,16 +69,14 @@ def test_the_best_of_a_search_that_starts_from_the_best_of_another(command, spac
     for again in ("a?b", "second"):
         command.ok("train", "--config-dir", again, "experiment=best", f"hydra.run.dir={again}/again")
     assert metrics("second/again")["elbo"] == study_of("second").best_value
-    code, out = command("train", "--config-dir", "second", "experiment=best", "epoch=3")
-    assert code == 2
+    out = command.refused("train", "--config-dir", "second", "experiment=best", "epoch=3")
     assert out.strip() == "error: epoch=3: Could not override 'epoch'.; did you mean epochs?"
 
 
 def test_a_damaged_study(command, space, tmp_path):
     (tmp_path / "found").mkdir()
     (tmp_path / "found" / "study.db").write_bytes(bytes(range(256)) * 40)
-    code, out = command("search", *SMALL, space, "hydra.run.dir=found")
-    assert code == 2
+    out = command.refused("search", *SMALL, space, "hydra.run.dir=found")
     assert "study.db: not readable as the study of a search" in out
     assert len(out.strip().splitlines()) == 1
 
@@ -121,18 +118,15 @@ def test_a_trial_that_fails_does_not_stop_the_search(command, tmp_path):
 
 
 def test_an_objective_that_the_data_do_not_have(command, space):
-    code, out = command("search", *SMALL, space, "objective=psnr", "n_trials=2", "hydra.run.dir=found")
-    assert code == 2
+    out = command.refused("search", *SMALL, space, "objective=psnr", "n_trials=2", "hydra.run.dir=found")
     assert "objective=psnr: there is none for these data" in out
 
 
 def test_a_mistake_that_all_trials_share_is_one_mistake(command, space):
-    code, out = command("search", "image=nowhere.png", space, "hydra.run.dir=found")
-    assert code == 2
+    out = command.refused("search", "image=nowhere.png", space, "hydra.run.dir=found")
     assert "nowhere.png: No such file" in out
     assert not Path("found/study.db").exists()
-    code, out = command("search", *SMALL, space, "restart=true", "hydra.run.dir=found")
-    assert code == 2
+    out = command.refused("search", *SMALL, space, "restart=true", "hydra.run.dir=found")
     assert "restart=true: a search does not start over" in out
 
 
@@ -146,8 +140,7 @@ def test_a_trial_that_was_asked_for_and_never_chosen_is_not_run(command, space):
 
 def test_a_run_directory_is_not_a_search_directory(command, space):
     command.ok("train", *SMALL, "hydra.run.dir=run")
-    code, out = command("search", *SMALL, space, "hydra.run.dir=run")
-    assert code == 2
+    out = command.refused("search", *SMALL, space, "hydra.run.dir=run")
     assert "run: is the directory of a run" in out
 
 
