@@ -43,9 +43,8 @@ from tvae.runs.kept_bands import KeptBands
 from tvae.runs.logs import log_to_file
 from tvae.runs.result import SHOWN, check_kind, check_output, deliver, is_complete
 from tvae.runs.run_directory import check_ranks, claimed, read_metrics
-from tvae.runs.setup import make_fit
+from tvae.runs.setup import make_fit, take_best_start
 from tvae.runs.signals import Interrupted, Stop, StoppedEarly, queue_again, stop_on_signal
-from tvae.runs.starts import take_best_start
 from tvae.training.trainer import Epoch, Fit
 
 log = logging.getLogger("tvae.train")
