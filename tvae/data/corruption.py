@@ -20,7 +20,7 @@ from tvae.data.dataset import DataConfig
 from tvae.data.picture import add_noise, drop_values
 from tvae.inference.streams import generator
 
-# What each corruption needs, and what goes with it alone.
+# The option that each corruption needs, and that goes with it alone.
 NEEDS = {
     "gaussian": "noise",
     "poisson": "peak",

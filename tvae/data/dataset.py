@@ -26,7 +26,7 @@ TASKS = ("train", "denoise", "inpaint")
 EFFORTS = ("fast", "default", "best")
 RESTORATIONS = ("posterior_mean", "nonlocal")
 SEARCH = {"selection": "posterior", "n_parents": 10, "n_children": 6, "mutation": "uniform"}  # docs/quality.md
-# What to say of an option that is only for data sets of this schema, where another one does not take it.
+# Messages about options that are only for data sets of this schema, where another one is used.
 NOT_FOR = {"image": "dataset={} is not an image", "natural": "is for patches of natural images, not for dataset={}"}
 
 

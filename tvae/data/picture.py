@@ -49,7 +49,7 @@ class Picture:
 
     def parts(self) -> tuple[np.ndarray | None, ...]:
         """Everything that results depend on; None: there is no such part."""
-        clean = None if self.clean is self.image.pixels else self.clean  # else it is told by what it was corrupted to
+        clean = None if self.clean is self.image.pixels else self.clean  # the noisy picture depends on it already
         return self.noisy, self.missing, self.image.alpha, clean, self.sigma_map
 
     def fingerprint(self) -> str:

@@ -33,7 +33,7 @@ from tvae.training.trainer import Fit
 
 GROUP, BY_VALUE = 20e-6, 0.011e-6  # seconds of a local group, and on top of it by the values of its patches
 FILLED, BY_VOLUME = 60e-6, 2.4e-9  # a group to fill; on top by the square of its size times the values of a patch
-# Of a data point of the slab model: its posterior mean, on top by the products of its candidates, and for the sums of
+# Seconds of a data point of the slab model: its posterior mean, on top by products of candidates, and for the sums of
 # the M-step by the square of its values; of an M-step by H D^3, and of the local prior by cells and latents
 POINT, BY_PRODUCT, VISIT, BY_SQUARE = 5e-6, 0.23e-9, 3e-6, 1.5e-9
 BY_CUBE, BY_CELL = 1.4e-9, 55e-9

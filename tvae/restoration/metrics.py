@@ -62,7 +62,7 @@ def _ssim_of_pages(picture: Picture, restored: Restored) -> float:
     return float(np.mean([ssim(clean, pixels, picture.peak) for clean, pixels in pages]))
 
 
-# What metrics.json, and for METRICS_OVER_TIME also history.csv and TensorBoard, say of a restored picture.
+# Metrics of a restored picture in metrics.json; those of METRICS_OVER_TIME are in history.csv and TensorBoard, too.
 METRICS: dict[str, Callable[[Picture, Restored], float]] = {
     "psnr": _of_restored(psnr),
     "psnr_input": _psnr_input,

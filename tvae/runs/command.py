@@ -245,7 +245,7 @@ def _end(error: Exception) -> None:
     if explained is None:
         raise error
     lines, code = explained
-    # Of what all ranks know, the leader tells; of what goes wrong before they are joined, the first on each machine.
+    # The leader reports what all ranks know; before they are connected, the first one on each machine does.
     rank, is_others = 0, False
     with suppress(UserError):  # it may be the environment that is wrong
         rank, is_others = rank_here(), getattr(error, "is_shared", False) if n_joined() else local_rank() > 0

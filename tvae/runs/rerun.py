@@ -31,7 +31,7 @@ from tvae.runs.session import Session, train
 
 log = logging.getLogger("tvae.train")
 
-# What a restoration can do otherwise than the run did
+# Options in which a restoration may differ from its run
 OF_RESTORATION = (
     "dataset.stride", "dataset.average", "effort", "restoration", "restoration.method", "restoration.n_rounds",
     "restoration.keep_unexplained",

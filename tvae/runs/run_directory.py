@@ -156,7 +156,7 @@ class RunDirectory:
         if config.restart:
             return
         mine = flat(config)
-        # What was left open there and is chosen here is of a version that did not write down its choice.
+        # Options left open there and chosen here are from a version that did not write down its choice.
         left_open = {key for key in self._chosen if theirs.get(key) is None}
         differing = [key for key in _differing(mine, theirs) if key not in FREE and key not in left_open]
         changed = data_problem(self.path, config, fingerprint)
