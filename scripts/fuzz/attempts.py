@@ -37,7 +37,7 @@ LONG = {
     "epochs", "n_patches", "restoration.n_rounds", "ea.n_generations", "ea.n_children", "ea.n_parents", "batch_size",
     "dataset.n_points", "dataset.size", "model.n_latents", "model.hidden", "states.n_states", "compile", "device",
 }  # fmt: skip
-# Options that some others need, so that what follows is tried as well
+# Sensible values of some options, so that what follows is tried as well
 FITTING: dict[str, tuple[str, ...]] = {
     "noise": ("25", "3"), "missing": ("0.3", "0.9"), "peak": ("10", "1e-3"), "outlier_share": ("0.1", "0.9"),
     "outliers": ("keep", "fill"),

@@ -146,7 +146,7 @@ def _read_frames(path: Path, axes: str | None) -> Stack | None:
 
 def _interval(path: str | Path) -> Scale | None:
     """The interval of an animated file's frames, from the first one, as ImageJ notes it."""
-    with suppress(Exception):  # it is a note, and the frames are read
+    with suppress(Exception):  # frames without an interval can be used
         milliseconds = float(iio.immeta(path, plugin="pillow", index=0)["duration"])
         return Scale(program="imagej", notes={"finterval": milliseconds / 1000}) if milliseconds > 0 else None
     return None

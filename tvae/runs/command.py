@@ -196,7 +196,7 @@ def _show_help(about: str, shorthand: Sequence[str]) -> None:
         text = help_text(_name(), about, shorthand, [word for word in sys.argv[1:] if "=" in word])
     try:
         print(text, flush=True)
-    except BrokenPipeError:  # who reads it has seen enough
+    except BrokenPipeError:  # the reader has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
