@@ -22,7 +22,7 @@ def test_noise_is_not_added_to_a_picture_of_ones_own(command, task):
     write_image(Path("mask.png"), np.eye(48, dtype=np.uint8))
     code, out = command(task, "a.png", "noise=25", "mask=mask.png", *TINY, "hydra.run.dir=run")
     assert (code, out.count("\n")) == (2, 1)
-    assert "noise=25.0: would be added to a.png; sigma=25.0 tells" in out
+    assert "noise=25.0: would be added to a.png; sigma=25.0 states its level" in out
     assert "corruption=gaussian noise=25.0 makes a benchmark of it" in out
     assert not Path("run").exists()
 
