@@ -61,14 +61,14 @@ def plan(wanted: str | None, is_by_zig: bool) -> tuple[str, list[str], str]:
 
 def compile_kernels(folder: Path, wanted: str | None) -> tuple[str, dict[str, Path]]:
     """The wheel's platform tag, and for each kernel's name in the wheel the file."""
-    build, kept = load("build"), load("kept")
+    build = load("build")
     zig, every = build.zig(), build.compilers()
     tag, flags, suffix = plan(wanted, every == zig)
     made = {}
     for variant, own in VARIANTS["x86_64" if tag.endswith(("x86_64", "amd64")) else "other"].items():
         out = folder / f"{variant}{suffix}"
         build.compile_kernel(out, [*flags, *own], zig if tag in TARGETS else every)
-        made[kept.name(f"{build.version()}-{variant}", out.read_bytes(), suffix)] = out
+        made[build.kept_name(f"{build.version()}-{variant}", out.read_bytes(), suffix)] = out
     return tag, made
 
 

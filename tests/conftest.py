@@ -36,9 +36,40 @@ def _one_thread():
 
 
 @pytest.fixture
-def command(monkeypatch, capfd, tmp_path):
-    """Run `python -m tvae.NAME` in this process and in an empty folder: exit code and what it printed."""
+def in_folder(tmp_path, monkeypatch):
+    """Work in an empty folder."""
     monkeypatch.chdir(tmp_path)
+
+
+class Command:
+    """`python -m tvae.NAME` in this process: its exit code, and what it printed."""
+
+    def __init__(self, run, *words):
+        self.run, self.words = run, words
+
+    def __call__(self, *words):
+        return self.run(*self.words, *words)
+
+    def ok(self, *words):
+        """Run it, which has to succeed; returns what it printed."""
+        code, out = self(*words)
+        assert code == 0, out
+        return out
+
+    def refused(self, *words):
+        """Run it, which has to end with a mistake of the user; returns what it printed."""
+        code, out = self(*words)
+        assert code == 2, out
+        return out
+
+    def of(self, name):
+        """The command of this name."""
+        return Command(self.run, name)
+
+
+@pytest.fixture
+def command(monkeypatch, capfd, in_folder):
+    """Runs commands in an empty folder."""
 
     def run(name, *overrides):
         module = importlib.import_module("tvae.search.__main__" if name == "search" else f"tvae.{name}")
@@ -53,7 +84,7 @@ def command(monkeypatch, capfd, tmp_path):
             code = end.code
         return code, "".join(capfd.readouterr())
 
-    return run
+    return Command(run)
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ def metrics(directory):
 
 
 def statuses(folder):
-    """How the runs below a folder ended."""
+    """The status of each run below a folder."""
     return {path.parent.name: metrics(path.parent)["status"] for path in sorted(Path(folder).glob("*/metrics.json"))}
 
 
@@ -53,7 +53,7 @@ def wait_until(is_true, seconds=120):
 
 
 def wait_for_epoch(name, epoch):
-    """Until a run has reported as many epochs."""
+    """Wait until a run has reported so many epochs."""
 
     def has_come():
         try:

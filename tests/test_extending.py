@@ -121,7 +121,7 @@ def per_point_model(example, n_points=9):
 
 
 def test_each_data_point_has_its_own_prior(example):
-    """In the log-joint, in the E-step with and without flips, whatever the minibatch."""
+    """Priors differ in the log-joint and in the E-step with and without flips, whatever the minibatch."""
     model, x, index = per_point_model(example), random_data(), torch.tensor([7, 0, 3, 8, 1])
     z = all_states(6).double().expand(5, -1, -1)
     prior = TorchBernoulli(model.prior.each[index][:, None]).log_prob(z).sum(-1)
@@ -138,12 +138,12 @@ def test_each_data_point_has_its_own_prior(example):
 
 
 def test_a_prior_per_data_point_restores_a_picture_from_the_states_of_the_nearest_trained_patch():
-    """With every second patch trained on, there are more patches to restore than the prior has rows."""
+    """Restoration works with every second patch trained on: there are more patches than the prior has rows."""
     rng = np.random.default_rng(0)
     rows, columns = rng.random((2, 24)) < 0.3
     clean = np.maximum(100.0 * rows[:, None], 160.0 * columns)[..., None]
     noisy = clean + 30 * rng.normal(size=clean.shape)
-    picture = Picture(from_array(noisy), noisy, clean, missing=None, peak=160.0)
+    picture = Picture(from_array(noisy), noisy, clean, peak_of_clean=160.0)
     source = PatchSource(picture, 3, 2)
     units = units_of(source, standardise=True)
     lr, states = LrConfig("constant", max=0.03), StatesConfig(n_states=16)
@@ -232,7 +232,7 @@ def test_a_flip_of_the_convolutional_decoder_is_the_flipped_state(example):
 
 
 def test_the_better_of_two_is_selected(example):
-    """Of C states the k-th best wins with probability (2 (C - k) + 1) / C^2."""
+    """The k-th best of C states wins with probability (2 (C - k) + 1) / C^2."""
     fitness, n = torch.tensor([[1.0, 4.0, 2.0, 3.0]]), 40_000
     found = example["select_by_tournament"](fitness, n, Stream(0, torch.zeros(1, dtype=torch.int64)))
     share = torch.bincount(found[0], minlength=4) / n

@@ -1,4 +1,4 @@
-"""What the Python calls return: the kind that was given, typed, also where there is nothing to learn."""
+"""Results of the Python calls: of the kind that was given, typed, also where there is nothing to learn."""
 
 import subprocess
 import sys
@@ -67,7 +67,7 @@ def test_equal_channels_give_the_grey_result(command):
     write_image(Path("a.png"), GREY)
     write_image(Path("b.png"), copies)
     for name in "ab":
-        assert command("denoise", f"{name}.png", *TINY, f"output={name}.tif", f"hydra.run.dir={name}")[0] == 0
+        command.ok("denoise", f"{name}.png", *TINY, f"output={name}.tif", f"hydra.run.dir={name}")
     np.testing.assert_array_equal(tifffile.imread("b.tif"), np.dstack([tifffile.imread("a.tif")] * 3))
     assert Pillow.open("b/restored.png").mode == "RGB"
     filled = tvae.inpaint(copies, GREY > 150, channel_axis=2, overrides=TINY)
@@ -120,7 +120,7 @@ def test_what_a_model_tells_of_itself(tmp_path):
 
 def test_the_uncertainty_of_a_grey_picture_has_two_axes(command):
     write_image(Path("a.png"), GREY)
-    assert command("denoise", "a.png", *TINY, "hydra.run.dir=run")[0] == 0
+    command.ok("denoise", "a.png", *TINY, "hydra.run.dir=run")
     assert tifffile.imread("run/uncertainty.tiff").shape == GREY.shape
     assert tvae.denoise(GREY, effort="fast", return_uncertainty=True, **SMALL)[1].shape == GREY.shape
 

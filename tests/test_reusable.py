@@ -61,14 +61,14 @@ def test_only_a_model_is_saved_over(model, tmp_path, monkeypatch):
     model.save("mine.tvae")
     os.mkfifo("pipe")
     for path, told in {
-        "mine.txt": "exists already, and is no model", "pipe": "exists already, and is no model",
+        "mine.txt": "exists already and is not a model", "pipe": "exists already and is not a model",
         ".": "is a folder; name a file in it", "nowhere/a.tvae": "there is no folder nowhere",
     }.items():  # fmt: skip
         with pytest.raises(UserError, match=told):
             model.save(path)
     assert (tmp_path / "mine.txt").read_text() == "mine"
     for path, told in {
-        ".": "a folder, where a file is wanted",
+        ".": "a folder; must be a file",
         "pipe": "a pipe or device",
         "x": "no such file",
     }.items():
@@ -84,7 +84,7 @@ def test_parameters_are_not_trained_further(model):
 
 
 def test_pictures_of_another_kind_are_refused(model):
-    with pytest.raises(UserError, match="3 channels, but the model is of pictures with 1"):
+    with pytest.raises(UserError, match="3 channels, but the model was trained on pictures with 1"):
         model.restore(np.stack([noisy(waves(shift)) for shift in (0.0, 1.0, 2.0)], -1), channel_axis=-1)
 
 

@@ -42,7 +42,7 @@ FOR_ARRAYS = ["dataset=file", "image=image"]
 def opened(
     given: Any, mask: Any, channel_axis: int | None, axes: str | None
 ) -> tuple[Picture, Callable[[Restored, bool], Any]]:
-    """An array, tensor or PIL image as a picture, and how a result becomes one of its kind (and the uncertainty)."""
+    """An array, tensor or PIL image as a picture, and a function that turns a result into the same kind."""
     array, masked = _unmasked(_as_array(given, "image"))
     if isinstance(given, Pillow.Image) and array.ndim == 3 and channel_axis is axes is None:
         channel_axis = 2
@@ -66,7 +66,7 @@ def opened(
 def _as_array(given: Any, name: str) -> NDArray[Any]:
     if given is None or isinstance(given, (str, bytes, os.PathLike)):
         hint = "; the commands read files, and imageio.v3.imread does" if given is not None else ""
-        raise TypeError(f"{name}: an array is wanted, not {given!r:.80}{hint}")
+        raise TypeError(f"{name}: must be an array, not {given!r:.80}{hint}")
     if isinstance(given, Pillow.Image) and given.mode not in PIL_MODES:
         raise TypeError(f"{name}: a PIL image of mode {given.mode}; convert it to one of {', '.join(PIL_MODES)}")
     if isinstance(given, Tensor):
@@ -82,7 +82,7 @@ def _in_kind(array: NDArray[Any], given: Any) -> Any:
 
 
 def restored_constant(picture: Picture) -> Restored | None:
-    """Of a picture with one known value, that value everywhere; None: there is something to learn."""
+    """The restoration of a picture whose known values are all equal: that value everywhere; None for others."""
     known = picture.noisy if picture.known is None else picture.noisy[picture.known]
     if known.size == 0 or known.min() != known.max():
         return None
@@ -93,7 +93,7 @@ def restored_constant(picture: Picture) -> Restored | None:
 def _read_mask(mask: Any) -> NDArray[Any]:
     array: NDArray[Any] = np.ma.filled(_as_array(mask, "mask"), 1)
     if array.dtype.kind not in "buifO":
-        raise TypeError(f"mask: numbers or Booleans are wanted, not {array.dtype}")
+        raise TypeError(f"mask: must hold numbers or Booleans, not {array.dtype}")
     return array
 
 
@@ -102,31 +102,31 @@ def _layout(array: NDArray[Any], channel_axis: int | None, axes: str | None) -> 
         if channel_axis is not None:
             raise ValueError("channel_axis and axes both say where the channels are; one of them is enough")
         if not isinstance(axes, str):
-            raise TypeError(f"axes: letters are wanted, as in 'TYX', not {axes!r:.80}")
+            raise TypeError(f"axes: must be letters, as in 'TYX', not {axes!r:.80}")
         return layout_of(axes, array.shape)
     if array.ndim != (2 if channel_axis is None else 3):
-        raise ValueError(f"an image of {array.ndim} dimensions; 2 are wanted, 3 with channel_axis, or axes for a stack")
+        raise ValueError(f"an image of {array.ndim} dimensions; must have 2, 3 with channel_axis, or axes for a stack")
     names = ["Y", "X"]
     if channel_axis is not None:
         if isinstance(channel_axis, bool) or not isinstance(channel_axis, (int, np.integer)):
-            raise TypeError(f"channel_axis: a whole number is wanted, not {channel_axis!r:.80}")
+            raise TypeError(f"channel_axis: must be a whole number, not {channel_axis!r:.80}")
         refuse(not -3 <= channel_axis < 3, f"channel_axis={channel_axis}: the image has axes 0 to 2")
         names.insert(channel_axis % 3, "C")
     return Layout("".join(names), array.shape)
 
 
 def seed_of(rng: int | np.random.Generator | None) -> int:
-    """From 0 on; of a generator another one each time."""
+    """A seed from 0 on; a generator gives another one each time."""
     if isinstance(rng, (int, np.integer)):
         refuse(rng < 0, f"rng={rng}: must be at least 0")
         return int(rng)
     if rng is not None and not isinstance(rng, (np.random.Generator, np.random.RandomState, np.random.BitGenerator)):
-        raise TypeError(f"rng: a whole number, a numpy.random.Generator or None is wanted, not {rng!r:.80}")
+        raise TypeError(f"rng: must be a whole number, a numpy.random.Generator or None, not {rng!r:.80}")
     return int(np.random.default_rng(rng).integers(2**31))
 
 
 def as_overrides(options: dict[str, Any]) -> list[str]:
-    """Keyword arguments as the words of a command line; `TypeError` for a name that there is not."""
+    """Keyword arguments as the words of a command line; `TypeError` for an unknown name."""
     names = {name.rpartition(".")[2]: name for name in reversed(list(every_option()))}
     for key in options:
         if key not in names:
@@ -143,7 +143,7 @@ def _typed(name: str, value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(_typed(name, each) for each in value)}]"
     if not isinstance(value, (str, os.PathLike)):
-        raise TypeError(f"{name}: {value!r:.80} is no value of an option")
+        raise TypeError(f"{name}: {value!r:.80} cannot be the value of an option")
     return QuotedString(escaped(str(value)), Quote.single).with_quotes()
 
 
@@ -156,7 +156,7 @@ if hasattr(os, "register_at_fork"):  # not on Windows; a forked process is not w
 
 @contextmanager
 def _apart() -> Iterator[None]:
-    """Within, Hydra is as if nobody else used it; the call may be made inside a program that `hydra.main` runs."""
+    """Hide the state of Hydra: the call may be made inside a program that `hydra.main` runs."""
     with _composing:
         held = GlobalHydra.instance().hydra
         GlobalHydra.instance().hydra = None
@@ -170,7 +170,7 @@ def compose_options(overrides: Sequence[str], options: dict[str, Any]) -> Config
     """The configuration for an array, by overrides as on the command line and options as keywords."""
     given = [overrides] if isinstance(overrides, str) else overrides
     if not isinstance(given, (list, tuple)) or not all(isinstance(word, str) for word in given):
-        raise TypeError(f"overrides: a list of words is wanted, as in ['epochs=10'], not {overrides!r:.80}")
+        raise TypeError(f"overrides: must be a list of words, as in ['epochs=10'], not {overrides!r:.80}")
     words = [*as_overrides(options), *given]
     names = {word: word.lstrip("+~").partition("=")[0] for word in words}
     refused = [word for word, name in names.items() if name.startswith(("hydra.", "hydra/")) or name in MEANINGLESS]
@@ -189,7 +189,7 @@ def compose_options(overrides: Sequence[str], options: dict[str, Any]) -> Config
 
 
 def _unmasked(array: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any] | None]:
-    """An array without what is masked in it, and where that was; None: nothing was."""
+    """A masked array with its masked values filled, and the mask (None for other arrays)."""
     if not np.ma.isMaskedArray(array):
         return array, None
     is_floating = np.issubdtype(array.dtype, np.floating)
@@ -209,4 +209,4 @@ def _picture(image: Image, mask: NDArray[Any] | None) -> Picture:
     if image.missing is not None:
         missing = missing | image.missing
     pixels = np.where(missing[..., None], 0, image.pixels)
-    return Picture(image, pixels, None, missing if missing.any() else None, image.peak)
+    return Picture(image, pixels, missing=missing if missing.any() else None)

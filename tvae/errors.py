@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Failure(Exception):
-    """Something foreseen went wrong: a line for each problem, and the exit code of the command."""
+    """A foreseen problem: a line for each mistake, and the exit code of the command."""
 
     exit_code = 1
     is_shared = False  # all ranks raise it, so that only the leader has to tell
@@ -32,6 +32,6 @@ class TrainingFailed(Failure):
 
 
 def refuse(is_wrong: bool, problem: str) -> None:
-    """Raise `UserError` if it is."""
+    """Raise `UserError` with this line if `is_wrong`."""
     if is_wrong:
         raise UserError(problem)

@@ -32,7 +32,7 @@ class Model:
 
     @property
     def elbo(self) -> float | None:
-        """Of the data trained on, in nats per patch; None: of a file that does not say."""
+        """The ELBO of the training data in nats per patch; None for a model from a file without it."""
         return self._trained.report.get("elbo")
 
     @property
@@ -78,7 +78,7 @@ class Model:
         axes: str | None = None,
         return_uncertainty: bool = False,
     ) -> ImageT | tuple[ImageT, NDArray[np.float64]]:
-        """An image of the kind that was trained on, of any size, denoised; the rest is as in `tvae.denoise`."""
+        """Denoise an image of the kind that was trained on, of any size; the rest is as in `tvae.denoise`."""
         picture, back = opened(image, None, channel_axis, axes)
         constant = restored_constant(picture)
         if constant is None:

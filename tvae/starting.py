@@ -17,14 +17,14 @@ INTERRUPTED = "interrupted; the same command resumes from the last checkpoint, i
 
 
 def is_command() -> bool:
-    """Whether this process was started as `python -m tvae.NAME` or `tvae-NAME`."""
+    """True if this process was started as `python -m tvae.NAME` or `tvae-NAME`."""
     modules = [name for flag, name in itertools.pairwise(sys.orig_argv) if flag == "-m"]
     scripts = [os.path.splitext(os.path.basename(script))[0] for script in sys.argv[:1]]
     return any(word in (f"tvae.{name}", f"tvae-{name}") for word in modules[:1] + scripts for name in COMMANDS)
 
 
 def start() -> None:
-    """To be called first of all."""
+    """Prepare the process; to be called before anything else."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is ignored, and stays so
         signal.signal(signal.SIGINT, _end)
     if os.environ.get("HYDRA_FULL_ERROR", "0") != "1":
@@ -55,7 +55,7 @@ def _tell(kind: type[BaseException], error: BaseException, trace: object) -> Non
 
 
 def _end(number: int, frame: object) -> None:
-    """Nothing has been begun yet."""
+    """Handle Ctrl-C before any work has begun."""
     if os.environ.get("RANK", "0") == "0":
         try:  # noqa: SIM105
             os.write(2, f"{INTERRUPTED}\n".encode())

@@ -1,4 +1,4 @@
-"""How many operations a visit of the torch backend dispatches, each of which an accelerator launches by itself.
+"""Operations that a visit of the torch backend dispatches, each of which an accelerator launches by itself.
 
 Counted on the CPU, with all states in the gradient as on an accelerator.
 """

@@ -213,13 +213,13 @@ def authors(
 
 
 def share(indices: list[torch.Tensor]) -> tuple[list[torch.Tensor], float]:
-    """Some of the minibatches, for what is slow, and how many times as many data points all of them have."""
+    """Minibatches spread over an epoch, for slow systems, and the ratio of all data points to theirs."""
     few = indices[:: max(1, min(SLOW_SHARE, len(indices) // 2))]
     return few, sum(map(len, indices)) / sum(map(len, few))
 
 
 def measure_in_process(name: str, options: list[str]) -> dict[str, Any]:
-    """In a process of its own, so that memory is that of one setting."""
+    """Measure in a process of its own, so that memory is that of one setting."""
     command = [sys.executable, "-m", "scripts.bench.training", "--one", name, *options]
     return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()[-1])
 

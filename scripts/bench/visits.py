@@ -37,7 +37,7 @@ Visit = Callable[[torch.Tensor, int], None]  # data points (B,), seed
 
 
 def make_training(setting: dict[str, Any], folder: Path) -> Fit:
-    """All patches of a noisy picture, or the first `points` of them: of house where it is found, else of camera."""
+    """Patches of a noisy picture (house, or camera where that is missing), all of them or the first `points`."""
     n_parents, n_children, n_generations = setting["ea"]
     config = Config(
         dataset=ImageConfig(name="house", standardise=True, patch_size=setting["patch"], train_stride=1),

@@ -37,7 +37,7 @@ LONG = {
     "epochs", "n_patches", "restoration.n_rounds", "ea.n_generations", "ea.n_children", "ea.n_parents", "batch_size",
     "dataset.n_points", "dataset.size", "model.n_latents", "model.hidden", "states.n_states", "compile", "device",
 }  # fmt: skip
-# What makes sense of some, so that what follows is tried as well
+# Sensible values of some options, so that what follows is tried as well
 FITTING: dict[str, tuple[str, ...]] = {
     "noise": ("25", "3"), "missing": ("0.3", "0.9"), "peak": ("10", "1e-3"), "outlier_share": ("0.1", "0.9"),
     "outliers": ("keep", "fill"),
@@ -231,7 +231,7 @@ def by_outputs(draw: st.DrawFn) -> Attempt:
 
 @st.composite
 def by_many_runs(draw: st.DrawFn) -> Attempt:
-    """Several values of an option, each a run."""
+    """A sweep over several values of an option."""
     name = draw(st.sampled_from(("seed", "noise", "image", "effort", "epochs", "mask", "output", "lr.max", "run")))
     values = draw(st.lists(an_option(name), min_size=1, max_size=2, unique=True))
     word = f"{name}={','.join(value.partition('=')[2] for value in values)}"
@@ -321,7 +321,7 @@ def by_checkpoints(draw: st.DrawFn) -> Attempt:
 
 
 def places() -> st.SearchStrategy[list[int]]:
-    """Which key to take at each step into a nested dictionary."""
+    """Keys to take at each step into a nested dictionary."""
     return st.lists(st.integers(0, 10), min_size=3, max_size=8)
 
 
@@ -388,7 +388,7 @@ class Call(Attempt):
 
 
 def _is_answer(error: BaseException) -> bool:
-    """Whether it was raised by this program, to say what is wrong, and not by what it has called."""
+    """True if this program raised the error as a message, and not something that it called."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

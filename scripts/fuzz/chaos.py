@@ -45,7 +45,7 @@ context.set_forkserver_preload(["tvae.denoise", "torch.utils.tensorboard", "torc
 
 
 def _be_command(command: str, options: Sequence[str], environment: dict[str, str], log: Path) -> None:
-    """In a new process: `python -m tvae.COMMAND OPTIONS`, its output in a file."""
+    """Run `python -m tvae.COMMAND OPTIONS` in a new process, with its output in a file."""
     handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(handle, 1)
     os.dup2(handle, 2)
@@ -80,7 +80,7 @@ def start(
 
 
 def wait(processes: Sequence[BaseProcess], seconds: float = 300.0) -> list[int | None]:
-    """Their exit codes; None for those that are still running after so long."""
+    """Exit codes of the processes; None for those that are still running after so long."""
     end = time.monotonic() + seconds
     for process in processes:
         process.join(max(0.0, end - time.monotonic()))
@@ -154,7 +154,7 @@ class Tormentor:
             return killed_at
 
     def kill_one(self, processes: Sequence[BaseProcess]) -> bool:
-        """Whether one was still there to be killed; the others end by themselves, or are told to."""
+        """Kill one process; True if it was still running. The others end by themselves, or are told to."""
         victim = self.rng.choice(processes)
         is_alive = victim.is_alive() and victim.pid is not None
         if is_alive:

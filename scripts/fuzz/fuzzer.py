@@ -46,12 +46,12 @@ SETTINGS = settings(
 
 
 class Hang(BaseException):
-    """Not an `Exception`, which a command may catch."""
+    """An attempt that takes too long; no `Exception`, which a command may catch."""
 
 
 @contextlib.contextmanager
 def limited_time() -> Iterator[None]:
-    """Within, what takes too long is stopped; what cannot be stopped, because no Python runs, ends the process."""
+    """Stop what takes too long; what cannot be stopped, because no Python runs, ends the process."""
 
     def stop(number: int, frame: object) -> None:
         raise Hang
@@ -109,7 +109,7 @@ class Fuzzer:
         self.template = make_world(folder / "template")
 
     def run(self, seconds: float, n_most: int = sys.maxsize, only: int | None = None) -> None:
-        """Until the time is over, or for so many attempts; `only`: the number of one."""
+        """Make attempts until the time is over, or so many; `only`: the number of a single one."""
         end, numbers = time.monotonic() + seconds, itertools.count(0 if only is None else only // ROUND * ROUND)
 
         def is_over() -> bool:
@@ -130,7 +130,7 @@ class Fuzzer:
                 break
 
     def _try(self, number: int, kind: str, attempt: Attempt) -> None:
-        """In a copy of the world."""
+        """Make one attempt in a copy of the world."""
         place, here = self.folder / "attempt", os.getcwd()
         shutil.rmtree(place, ignore_errors=True)
         world = self.template.copied(place)

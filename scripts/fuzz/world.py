@@ -115,7 +115,7 @@ def results(directory: str) -> dict[str, bytes]:
 
 
 def damage(path: Path, change: tuple[str, int, int]) -> None:
-    """Other bytes in a file, or something else in its place; `change`: (what, where, by which byte)."""
+    """Change bytes of a file, or put something else in its place; `change`: (what, where, by which byte)."""
     kind, where, byte = change
     if kind == "none" or path.is_dir() or not path.exists():
         return

@@ -134,7 +134,7 @@ def rloo(logits: Tensor, f: LogLikelihood, n_samples: int, rng: torch.Generator)
 
 
 def disarm(logits: Tensor, f: LogLikelihood, n_samples: int, rng: torch.Generator) -> Drawn:
-    """For pairs made of u and 1 - u: grad_h = 1/2 (f(z) - f(z')) (z_h - z'_h) sigmoid(|l_h|)."""
+    """DisARM, for pairs made of u and 1 - u: grad_h = 1/2 (f(z) - f(z')) (z_h - z'_h) sigmoid(|l_h|)."""
     u, on = _uniform(logits, n_samples // 2, rng), torch.sigmoid(logits)[:, None]
     z, other = (u < on).to(logits.dtype), (1 - u < on).to(logits.dtype)
     value = f(torch.cat([z, other], 1))
@@ -181,7 +181,7 @@ class Training:
     history: list[tuple[float, float]] = field(default_factory=list)  # seconds, ELBO in nats in the data's units
 
     def epoch(self) -> float:
-        """One more; returns the bound, averaged over it."""
+        """Train for an epoch; returns the bound, averaged over it."""
         return next(self.epochs)
 
     def __post_init__(self) -> None:
@@ -363,7 +363,7 @@ def judge(training: Training, config: Config, dataset: Dataset) -> dict[str, Any
 
 
 def compare(task: Task, seed: int, chosen: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """All methods by turns on one seed."""
+    """Train all methods by turns on one seed."""
     config, dataset = setting(task, seed)
     trainings = {"evolution": Training(make_fit(config, dataset)), **encoders(config, dataset, chosen)}
     while min(training.seconds for training in trainings.values()) < task.seconds:

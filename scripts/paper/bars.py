@@ -41,8 +41,7 @@ from tvae.runs.callbacks.figures import as_grid, one_hot_outputs, save_figure
 from tvae.runs.files import CONFIG, HISTORY, METRICS, TENSORBOARD_DIR
 from tvae.runs.initialise import load_model
 from tvae.runs.run_directory import read_metrics
-from tvae.runs.setup import make_fit
-from tvae.runs.starts import start_config
+from tvae.runs.setup import make_fit, start_config
 
 
 @dataclass

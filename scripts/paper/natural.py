@@ -34,7 +34,7 @@ COLUMNS = {"elbo": "training patches", "elbo_test": "held-out patches"}
 
 
 def known_columns(runs: Iterable[Run]) -> dict[str, str]:
-    """Those that all runs have: there may be no held-out patches."""
+    """Metrics that all runs have: there may be no held-out patches."""
     return {name: title for name, title in COLUMNS.items() if all(run.history[-1][name] is not None for run in runs)}
 
 
@@ -82,7 +82,7 @@ def as_words(found: dict[str, Any]) -> str:
 
 
 def load_sweep(folder: Path) -> list[Run]:
-    """From the folders h_NUMBER_SEED."""
+    """Runs by number of latents, from the folders h_NUMBER_SEED."""
     runs = [run for path in sorted(folder.glob("h_*")) if (run := load_run(path)) is not None]
     return sorted(runs, key=_n_latents)
 

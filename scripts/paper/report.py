@@ -161,7 +161,7 @@ def _best(folder: Path, column: str) -> list[tuple[Path, dict[str, Any]]]:
 
 
 def _is_of(name: str, column: str) -> bool:
-    """Whether a run of this name belongs to the column; numbers may be written 50 or 50.0."""
+    """True if a run of this name belongs to the column; numbers may be written 50 or 50.0."""
     words = dict(word.split("=", 1) for word in name.split(",") if "=" in word)
     wanted = dict(word.split("=", 1) for word in column.split(","))
     return "missing_per" not in words and all(

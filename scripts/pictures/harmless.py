@@ -4,7 +4,7 @@
 
 Every picture is drawn here, so that its clean version is known. It is restored as a user would (`auto`) and with
 `noise_model=gaussian` (`plain`). What must hold: auto is at most 0.1 dB below plain; a clean picture comes back with at
-least 50 dB (`TEXTURES`: 40); a star keeps 90 % of its height.
+least 50 dB (textures: 40); a star keeps 90 % of its height.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from tvae.restoration.metrics import psnr
 
 SIDE = 128
 SIGMAS = (0.0, 2.0, 5.0, 8.0, 25.0)
-TEXTURES = ("grass", "gravel", "brick")
 WORDS = "In the model's words: every pixel is either explained by structure and noise, or it stays as it is. 0123456789"
 STAR_PLACES = 8  # along a side of the grid that stars are on, about
 

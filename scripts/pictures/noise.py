@@ -93,7 +93,7 @@ def random_case(clean: np.ndarray, rng: np.random.Generator) -> Case:
 
 def picture_of(pixels: np.ndarray) -> Picture:
     image = from_array(pixels[..., 0] if pixels.ndim == 3 else pixels)
-    return Picture(image, image.pixels, None, None, image.peak)
+    return Picture(image, image.pixels)
 
 
 def mistake(case: Case) -> str:
@@ -146,7 +146,7 @@ def restored(clean: np.ndarray, noisy: np.ndarray, noise_model: str, effort: str
 
 
 def is_left_alone(noisy: np.ndarray) -> bool:
-    """Whether nothing is done about the noise before the restoration."""
+    """True if nothing is done about the noise before the restoration."""
     return with_noise_model(picture_of(given(noisy)), "auto", None).treatment is None
 
 

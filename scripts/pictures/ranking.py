@@ -1,4 +1,4 @@
-"""Whether the bound ranks models as the picture does: settings of the slab model on half A of the development set.
+"""Ranking of models by the bound and by PSNR: settings of the slab model on half A of the development set.
 
     python -m scripts.pictures.ranking [--pictures house camera] [--sigma 25 50] [--side 128] [--epochs 10] [--seed 100]
 
@@ -19,8 +19,8 @@ from tvae.arguments import compose_options, opened
 from tvae.config.recipe import prepare
 from tvae.data.picture import add_noise
 from tvae.restoration.metrics import psnr
+from tvae.restoration.pipeline import restore_by_model
 from tvae.restoration.tiling import Bands
-from tvae.runs.restoring import restore_by_states
 from tvae.runs.session import Session
 
 NO_SLAB = "model.slab=0"  # the paper's model, which learns by small steps
@@ -50,7 +50,7 @@ def judge(noisy: np.ndarray, clean: np.ndarray, setting: list[str], epochs: int)
     session = Session(config, dataset)
     for _ in session.fit.epochs():
         pass
-    restored = restore_by_states(session.fit, picture, config, config.restoration.n_rounds, Bands())
+    restored = restore_by_model(session.fit, picture, config, config.restoration.n_rounds, Bands())
     return session.fit.bound() / dataset.source.n_values, psnr(clean, restored.pixels, PEAK)
 
 

@@ -22,9 +22,9 @@ from pathlib import Path
 from statistics import mean
 
 import numpy as np
-from scipy.ndimage import gaussian_filter
 
 import tvae
+from scripts.pictures.noise import best_blur
 from tvae.data.picture import Picture
 from tvae.io.image_file import from_array, read_image
 from tvae.noise.choice import judge
@@ -34,7 +34,6 @@ from tvae.noise.stabilise import Anscombe
 from tvae.restoration.metrics import psnr
 
 FOLDERS = ("microscopy", "photos")
-WIDTHS = np.arange(0.4, 6, 0.2)  # pixels that a picture is blurred by
 
 
 def cases(only: list[str]) -> Iterator[tuple[str, Path, Path]]:
@@ -56,13 +55,13 @@ def middle(path: Path, side: int) -> np.ndarray:
 
 def judged(noisy: np.ndarray) -> NoiseModel:
     image = from_array(noisy if noisy.shape[2] > 1 else noisy[..., 0])
-    found = judge(Picture(image, image.pixels, None, None, image.peak), "auto")
+    found = judge(Picture(image, image.pixels), "auto")
     assert found is not None
     return found[0]
 
 
 def by_bm3d(noisy: np.ndarray, model: NoiseModel) -> dict[str, np.ndarray]:
-    """At the estimated level; of grey pictures also after the estimated stabilisation. Empty: not installed."""
+    """BM3D at the estimated level; of grey pictures also after the estimated stabilisation. Empty: not installed."""
     if find_spec("bm3d") is None:
         return {}
     from bm3d import bm3d, bm3d_rgb
@@ -91,8 +90,7 @@ def main(words: list[str] | None = None) -> None:
         target = clean.astype(np.float64)
         model = judged(noisy)
         row = {"noisy": psnr(target, noisy.astype(np.float64), 255.0)}
-        blurs = [psnr(target, gaussian_filter(noisy.astype(float), (width, width, 0)), 255.0) for width in WIDTHS]
-        row["best blur"] = max(blurs)
+        row["best blur"] = best_blur(target, noisy.astype(np.float64))
         seconds = []
         if not options.bounds:
             row |= {name: psnr(target, pixels, 255.0) for name, pixels in by_bm3d(noisy, model).items()}

@@ -62,7 +62,7 @@ class Arrays(NamedTuple):
 
 
 class Calibration(NamedTuple):
-    """How errors compare with the stated deviations."""
+    """Errors beside the stated deviations."""
 
     ratios: tuple[float, ...]  # RMSE over stated, for each part of the pixels
     coverage: float  # share of the errors within two deviations
@@ -99,7 +99,7 @@ def calibrate(error: np.ndarray, stated: np.ndarray) -> Calibration:
 
 
 def collect_runs(folder: Path) -> list[PictureRun]:
-    """All finished runs below `folder`/runs on pictures of `folder`/clean; others that end there are named."""
+    """All finished runs below `folder`/runs on pictures of `folder`/clean; other directories there are named."""
     found: dict[tuple[Case, str], PictureRun] = {}
     for path in sorted((folder / "runs").glob(f"**/{METRICS}")):
         try:
@@ -158,7 +158,7 @@ def stated_and_found(directory: Path, arrays: Arrays) -> Calibration:
 
 
 def seconds_of_all(directory: Path, of_training: float) -> float | None:
-    """From the first file of a run to its last; None if it was interrupted, or if its files have been copied."""
+    """Seconds from the first file of a run to its last; None if it was interrupted, or if its files were copied."""
     # events.out.tfevents.TIME.HOST.PROCESS.NUMBER: a run that was interrupted has those of several processes
     events = (directory / TENSORBOARD_DIR).glob("events.out.tfevents.*")
     processes = {path.name.split(".")[-2] for path in events}

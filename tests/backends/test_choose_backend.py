@@ -1,4 +1,4 @@
-"""Which backend is chosen, part by part."""
+"""The choice of a backend, part by part."""
 
 from contextlib import nullcontext
 from functools import partial
@@ -30,7 +30,7 @@ class OtherLikelihood(Gaussian):
 
 
 def parts(backend):
-    """Which backends do the E-step, the gradient, the products and Adam, and whether torch works on one thread.
+    """The backends that do the E-step, the gradient, the products and Adam, and if torch works on one thread.
 
     Where it does, the kernel does the visit as a whole.
     """
@@ -141,7 +141,7 @@ def test_without_the_kernel_torch_does_everything(monkeypatch):
 
 @pytest.mark.parametrize("masked", [False, True])
 def test_all_backends_compute_the_same(masked):
-    """Of what a choice mixes, each part can stand for the other."""
+    """Parts of different backends that a choice mixes give the same results."""
     model, x, observed, step = evaluated(masked=masked)
     backend = choose_backend(model, EaConfig())
     again = backend.e_step(model, EaConfig(), x, step.packed, None, observed)

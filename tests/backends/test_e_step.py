@@ -17,7 +17,7 @@ from tvae.model.vae import log_likelihood
 
 @pytest.fixture(params=["fastest", "torch"])
 def e_step(request):
-    """That of the fastest backend for a model and search, and that of torch."""
+    """The E-step of the fastest backend for a model and search, and that of torch."""
     if request.param == "torch":
         return torch_backend.e_step
     return lambda model, ea, *arguments: choose_backend(model, ea).e_step(model, ea, *arguments)
@@ -77,7 +77,7 @@ def test_never_lowers_the_elbo_and_keeps_distinct_states(e_step, mutation, cross
 
 @pytest.mark.parametrize("selection", ["fitness", "posterior", "uniform"])  # `best` may stay in a local optimum
 def test_the_search_finds_the_best_states(e_step, selection):
-    """From S arbitrary states to nearly all of the mass of the exact posterior."""
+    """Evolution leads from S arbitrary states to nearly all of the mass of the exact posterior."""
     model, x = random_model(n_latents=10), random_data()
     exact = log_likelihood(model, x, all_states(10).double())
     packed = initial(model, 40)

@@ -13,7 +13,7 @@ N = 40
 
 
 def gradients(model, *arguments, impute=False):
-    """By the fastest backend, and by torch."""
+    """The gradient of the fastest backend, and that of torch."""
     backend = choose_backend(model, EaConfig(), imputes=impute)
     return [by(model, *arguments, N) for by in (backend.gradient, torch_backend.gradient_by(UNPACKED, impute))]
 

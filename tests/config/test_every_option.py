@@ -55,21 +55,17 @@ def test_every_option_has_a_meaning():
 
 
 def test_help_of_a_command(command):
-    code, out = command("denoise", "--help-all", "dataset=bars")
-    assert code == 0
+    out = command.ok("denoise", "--help-all", "dataset=bars")
     assert "Usage: python -m tvae.denoise [IMAGE [OUTPUT]] [OPTION=VALUE ...]" in out
-    code, out = command("search", "--help")
-    assert code == 0
+    out = command.ok("search", "--help")
     assert "n_trials=20" in out
-    code, out = command("denoise", "--help-all", "patch_size=8")
-    assert code == 2
+    out = command.refused("denoise", "--help-all", "patch_size=8")
     assert "did you mean dataset.patch_size?" in out
 
 
 @pytest.mark.parametrize(("task", "own"), [("denoise", "sigma=LEVEL"), ("inpaint", "mask=FILE")])
 def test_help_of_those_who_restore_begins_with_what_they_need(command, task, own):
-    code, out = command(task, "--help")
-    assert code == 0
+    out = command.ok(task, "--help")
     shown = [line.split()[0] for line in out.splitlines() if line.startswith("  ")]
     assert shown == ["image=FILE", "output=FILE", own, "effort=default", "clean=FILE", "overwrite=true"]
     assert {word.partition("=")[0] for word in shown} <= {*every_option()}
@@ -87,8 +83,7 @@ def test_help_that_nobody_reads_to_its_end():
 @pytest.mark.usefixtures("_no_figures")
 def test_the_output_by_its_letter(command):
     write_image(Path("a.png"), tiny_picture())
-    code, out = command("denoise", "a.png", "-o", "b.png", *TINY, "hydra.run.dir=run")
-    assert code == 0, out
+    command.ok("denoise", "a.png", "-o", "b.png", *TINY, "hydra.run.dir=run")
     assert read_image("b.png").pixels.shape == (24, 24, 1)
     code, out = command("denoise", "a.png", "-o")
     assert (code, out) == (2, "error: -o: no file was given\n")

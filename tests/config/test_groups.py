@@ -80,7 +80,7 @@ def needs(dataset, words):
     """What is wrong with these choices of groups for a data set; None: nothing."""
     is_image = dataset not in ("array", "bars", "bars_correlated", "natural", "vanhateren")
     if "restoration=nonlocal" in words and not is_image:
-        return "is no image"
+        return "is not an image"
     is_linear = "model=deep" not in words if is_image else {"model=slab", "model=linear"} & {*words}
     return "needs a linear decoder" if "ea=residual" in words and not is_linear else None
 
@@ -146,7 +146,7 @@ def test_an_option_of_the_command_line_wins_over_its_group():
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_default_leaves_everything_open(group):
-    """Also what an experiment has set."""
+    """`default` also resets what an experiment has set."""
     found = composed("experiment=house_50", f"{group}=default")
     assert found[group] == composed("dataset=house")[group]
 
@@ -184,8 +184,7 @@ def test_nothing_is_chosen_twice(caplog):
 
 def test_a_run_says_what_was_chosen(command):
     small = ["dataset=bars", "dataset.n_points=20", "epochs=1", "hydra.run.dir=run"]
-    code, out = command("train", *small, "ea=posterior")
-    assert code == 0, out
+    out = command.ok("train", *small, "ea=posterior")
     (line,) = [line for line in out.splitlines() if line.startswith("chosen for bars: ")]
     assert "lr.max=0.01" in line
     assert "ea." not in line

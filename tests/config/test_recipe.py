@@ -108,7 +108,7 @@ def n_visits(config):
 
 
 def test_more_effort_trains_and_refines_more():
-    """For the nonlocal stage a pilot will do."""
+    """The nonlocal stage needs only a pilot."""
     by_effort = [n_visits(completed("dataset=camera", "noise=25", NONLOCAL, f"effort={effort}")) for effort in EFFORTS]
     in_full = n_visits(completed("dataset=camera", "noise=25", PAPER))
     assert by_effort == sorted({*by_effort})

@@ -179,7 +179,7 @@ def test_a_picture_with_missing_pixels_can_be_trained_on(make):
 
 @pytest.fixture
 def n_reads(monkeypatch):
-    """How often each file is read, by its name."""
+    """The number of times each file is read, by its name."""
     counts = Counter()
 
     def counted(path):
@@ -196,7 +196,7 @@ SHORT = ("epochs=2", "model.n_latents=8", "states.n_states=8", "ea.n_parents=2",
 
 
 def test_a_file_is_read_once_in_a_run(make, tmp_path, n_reads):
-    """For the recipe, training, restorations and the record alike."""
+    """One reading serves the recipe, training, restorations and the record."""
     write_image(tmp_path / "mask.png", drop_pixels((20, 16), 0.2, seed=0).astype(np.uint8))
     write_image(tmp_path / "clean.png", 255 - GREY)
     files = ("image={tmp}/grey.png", "mask={tmp}/mask.png", "clean={tmp}/clean.png")
@@ -236,8 +236,8 @@ def test_mistakes_in_files(load, tmp_path, options, message):
     [
         (["dataset=file"], "image: no value was given"),
         (["dataset=house", "clean=a.png"], "clean=a.png: goes with image=FILE"),
-        (["dataset=bars", "noise=5"], "noise=5.0: dataset=bars is no image"),
-        (["dataset=bars", "image=a.png"], "image=a.png: dataset=bars is no image"),
+        (["dataset=bars", "noise=5"], "noise=5.0: dataset=bars is not an image"),
+        (["dataset=bars", "image=a.png"], "image=a.png: dataset=bars is not an image"),
         (["dataset=house", "noise=-1"], "noise=-1.0: must be at least 0"),
         (["dataset=house", "noise=inf"], "noise=inf: must be a finite number"),
         (["dataset=house", "noise=nan"], "noise=nan: must be a finite number"),

@@ -260,7 +260,7 @@ def test_without_a_writable_cache(folder, monkeypatch, caplog):
 
 
 def test_held_out_elbo_is_that_of_the_formula(folder):
-    """With all states in the sets, the held-out ELBO is the exact log-likelihood under the epoch's parameters."""
+    """The held-out ELBO of sets with all states is the exact log-likelihood under the epoch's parameters."""
     config = config_for(folder)
     config.model.n_latents, config.states.n_states, config.precision = 4, 16, "float64"
     dataset = load(config)

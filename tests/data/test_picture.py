@@ -1,4 +1,4 @@
-"""How a clean picture is corrupted."""
+"""Corruption of a clean picture."""
 
 import math
 
@@ -46,17 +46,17 @@ def test_the_range_of_floating_point_hardly_depends_on_noise_and_missing_pixels(
     for pixels, missing in ((clean, None), (noisy, None), (noisy, drop_pixels((60, 60), 0.5, 0))):
         image = from_array(pixels.astype(np.float32))
         pixels = pixels if missing is None else np.where(missing[..., None], 0, pixels)
-        found = Picture(image, pixels, None, missing, image.peak).grey_range
+        found = Picture(image, pixels, missing=missing).grey_range
         assert 200 <= found <= 245
     assert from_array(noisy.astype(np.float32)).peak > 290
     eight_bit = from_array(clean.astype(np.uint8))
-    assert Picture(eight_bit, noisy, None, None, 255.0).grey_range == 255
+    assert Picture(eight_bit, noisy).grey_range == 255
 
 
 def picture_of(array, missing=None):
     image = from_array(array)
     noisy = image.pixels if missing is None else np.where(missing[..., None], 0, image.pixels)
-    return Picture(image, noisy, None, missing, image.peak)
+    return Picture(image, noisy, missing=missing)
 
 
 @pytest.mark.parametrize("missing", [0.0, 0.5])

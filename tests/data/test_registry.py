@@ -70,7 +70,7 @@ GIVEN = {"n_patches": 7, "noise": 5.0, "missing": 0.5, "image": "a.png", "clean"
 def test_options_that_mean_nothing_to_a_data_set_get_a_line_each(kind):
     name = kind.names[0]
     config = small_config(dataset=kind(name=name), **GIVEN)
-    lines = {option: f"{option}={value}: dataset={name} is no image" for option, value in GIVEN.items()}
+    lines = {option: f"{option}={value}: dataset={name} is not an image" for option, value in GIVEN.items()}
     lines["n_patches"] = f"n_patches=7: is for patches of natural images, not for dataset={name}"
     taken = {"image": {*GIVEN} - {"n_patches"}, "natural": {"n_patches"}}.get(kind.schema, set())
     assert set(config.dataset.problems(config)) == {lines[option] for option in GIVEN if option not in taken}
@@ -85,7 +85,7 @@ def test_options_that_mean_nothing_to_a_data_set_get_a_line_each(kind):
             BarsConfig(mean_bars=9.0),
             {"noise": 1.0, "n_patches": 2},
             [
-                "noise=1.0: dataset=bars is no image",
+                "noise=1.0: dataset=bars is not an image",
                 "n_patches=2: is for patches of natural images, not for dataset=bars",
                 "dataset.mean_bars=9.0: must be below the number of bars, 8",
             ],

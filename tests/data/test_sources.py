@@ -27,7 +27,7 @@ def picture_of(image, missing=None):
     if missing is not None:
         missing = missing.numpy()
         noisy[missing] = 0
-    return Picture(from_array(noisy), noisy, None, missing, 1.0)
+    return Picture(from_array(noisy), noisy, missing=missing)
 
 
 def in_memory(tmp_path):

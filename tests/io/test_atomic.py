@@ -23,7 +23,7 @@ def test_only_files_are_replaced(tmp_path):
         write_atomically(file, b"content")
         assert file.read_bytes() == b"content"
     for other in (folder, pipe, tmp_path / "link"):
-        with pytest.raises(UserError, match="is no file, so it is not written over"):
+        with pytest.raises(UserError, match="not a regular file, so it is not overwritten"):
             write_atomically(other, b"content")
     assert folder.is_dir()
     assert pipe.is_fifo()
@@ -85,11 +85,11 @@ def test_two_writers_of_one_path(tmp_path):
 def test_what_a_killed_process_left_goes_with_the_next_run(command):
     write_image(Path("a.png"), tiny_picture())
     words = ["denoise", "a.png", "done.png", *TINY, "hydra.run.dir=run"]
-    assert command(*words)[0] == 0
+    command.ok(*words)
     left = [Path("run/.tvae-0123456789abcdef.partial"), Path("run/figures/.tvae-0123456789abcdee.partial")]
     for file in left:
         file.write_bytes(b"half")
     Path(".done.png.partial").write_bytes(b"mine")
-    assert command(*words)[0] == 0
+    command.ok(*words)
     assert not any(file.exists() for file in left)
     assert Path(".done.png.partial").read_bytes() == b"mine"

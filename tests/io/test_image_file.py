@@ -399,7 +399,7 @@ def test_truncated_file_is_refused_or_complete(tmp_path_factory, ending, kind, d
 
 def test_unreadable_files(tmp_path, monkeypatch):
     assert problem(tmp_path / "none.png").endswith("No such file or directory")
-    assert problem(tmp_path).endswith("a folder, where a file is wanted")
+    assert problem(tmp_path).endswith("a folder; must be a file")
     path, whole = tmp_path / "a.png", saved(random_array("uint8", (32, 32)))
     for content, message in (
         (b"", "the file is empty"),
@@ -440,7 +440,7 @@ def test_unsuitable_values(tmp_path, array, options, message):
     "array", [*map(np.zeros, ((0, 3), 4, (2, 2, 2, 2))), 1j * DEEP, np.array([["a"]]), np.full((3, 3), 2**60)]
 )
 def test_unsuitable_arrays(array):
-    with pytest.raises(UserError, match=r"is no picture|are not read|too large to be exact"):
+    with pytest.raises(UserError, match=r"is not a picture|are not read|too large to be exact"):
         from_array(array)
 
 

@@ -1,5 +1,6 @@
-"""Files of stacks: what was written is read, with its axes."""
+"""Files of stacks: what was written is read, with axes, alpha, number of pages and orientation as declared."""
 
+import io
 from pathlib import Path
 
 import imageio.v3 as iio
@@ -7,27 +8,29 @@ import numpy as np
 import pytest
 import tifffile
 from PIL import Image as Pillow
+from PIL import ImageOps
 
+from tests.tiny import TINY, tiny_picture
 from tvae.errors import UserError
 from tvae.io.image_file import to_output
 from tvae.io.layout import Layout
 from tvae.io.scale import Scale
 from tvae.io.stack_file import read_picture, write_picture
 
+pytestmark = pytest.mark.usefixtures("in_folder")
+
 RNG = np.random.default_rng(0)
 GREY = RNG.integers(0, 65535, (4, 8, 9), dtype=np.uint16)
 FRAMES = (GREY >> 8).astype(np.uint8)
 COLOUR = RNG.integers(0, 255, (2, 8, 9, 3), dtype=np.uint8)
+BANDS = RNG.integers(0, 255, (12, 10, 4), dtype=np.uint8)
+STACK = RNG.integers(0, 255, (4, 12, 10), dtype=np.uint8)
 
 
-@pytest.fixture(autouse=True)
-def _in_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-
-def written_again(path, image):
-    """Contents of a file after its picture was read and written."""
-    write_picture(Path("again.tif"), to_output(image.pixels, image), image.layout, image.scale)
+def written_again(image):
+    """The array that tifffile reads from again.tif, to which an image was written."""
+    array = to_output(image.pixels, image)
+    write_picture(Path("again.tif"), array, image.layout, image.scale, image.last_channel)
     return tifffile.imread("again.tif")
 
 
@@ -39,7 +42,7 @@ def test_grey_tiff(options):
     image = read_picture("stack.tif")
     assert (image.n_pages, image.pixels.shape, image.dtype) == (4, (32, 9, 1), np.uint16)
     np.testing.assert_array_equal(image.pixels[8:16, :, 0], GREY[1])
-    np.testing.assert_array_equal(written_again("stack.tif", image), GREY)
+    np.testing.assert_array_equal(written_again(image), GREY)
     assert len(tifffile.TiffFile("again.tif").pages) == 4
 
 
@@ -47,7 +50,7 @@ def test_colour_tiff():
     tifffile.imwrite("stack.tif", COLOUR, photometric="rgb")
     image = read_picture("stack.tif")
     assert (image.n_pages, image.pixels.shape) == (2, (16, 9, 3))
-    np.testing.assert_array_equal(written_again("stack.tif", image), COLOUR)
+    np.testing.assert_array_equal(written_again(image), COLOUR)
     assert read_picture("again.tif").n_pages == 2
 
 
@@ -57,14 +60,14 @@ def test_channels_of_a_microscope_are_pages_unless_they_are_three():
     tifffile.imwrite("three.tif", RNG.random((3, 8, 9), dtype=np.float32), imagej=True, metadata={"axes": "CYX"})
     image = read_picture("three.tif")
     assert (image.n_pages, image.pixels.shape) == (1, (8, 9, 3))
-    assert written_again("three.tif", image).shape == (3, 8, 9)
+    assert written_again(image).shape == (3, 8, 9)
     assert read_picture("three.tif", axes="ZYX").n_pages == 3
 
 
 def test_some_pages():
     tifffile.imwrite("stack.tif", GREY, photometric="minisblack")
     image = read_picture("stack.tif", pages="2,0")
-    np.testing.assert_array_equal(written_again("stack.tif", image), GREY[[2, 0]])
+    np.testing.assert_array_equal(written_again(image), GREY[[2, 0]])
     with pytest.raises(UserError, match="the pages are 0 to 3"):
         read_picture("stack.tif", pages="4")
 
@@ -139,12 +142,12 @@ def test_imagej_keeps_its_scale_and_its_interval():
     stack = RNG.integers(0, 65535, (3, 2, 8, 9), dtype=np.uint16)
     noted = {"axes": "TZYX", "unit": "um", "spacing": 2.5, "finterval": 0.5}
     tifffile.imwrite("stack.tif", stack, imagej=True, resolution=(4.0, 5.0), metadata=noted)
-    np.testing.assert_array_equal(written_again("stack.tif", read_picture("stack.tif")), stack)
+    np.testing.assert_array_equal(written_again(read_picture("stack.tif")), stack)
     file, axes, per_unit, unit = scale_of("again.tif")
     assert (file.is_imagej, axes, per_unit, unit) == (True, "TZYX", pytest.approx([4, 5]), 1)
     found = file.imagej_metadata
     assert [found[key] for key in ("unit", "spacing", "finterval", "frames", "slices")] == ["um", 2.5, 0.5, 3, 2]
-    written_again("stack.tif", read_picture("stack.tif", pages="0,5"))
+    written_again(read_picture("stack.tif", pages="0,5"))
     found = tifffile.TiffFile("again.tif").imagej_metadata
     assert found["unit"] == "um"
     assert not {"spacing", "finterval"} & found.keys()
@@ -157,7 +160,7 @@ def test_ome_keeps_its_scale_and_its_interval():
     }  # fmt: skip
     stack = RNG.random((4, 2, 8, 9), dtype=np.float32)
     tifffile.imwrite("stack.tif", stack, ome=True, photometric="minisblack", metadata=noted)
-    np.testing.assert_array_equal(written_again("stack.tif", read_picture("stack.tif")), stack)
+    np.testing.assert_array_equal(written_again(read_picture("stack.tif")), stack)
     file, axes, per_unit, unit = scale_of("again.tif")
     assert (file.is_ome, axes, per_unit, unit) == (True, "TCYX", pytest.approx([4e7, 5e7]), 3)
     for key, value in noted.items():
@@ -172,3 +175,93 @@ def test_what_imagej_cannot_hold_has_the_resolution():
     file, axes, per_unit, unit = scale_of("again.tif")
     assert (file.is_imagej, axes, per_unit, unit) == (False, "TYX", pytest.approx([4e4, 5e4]), 3)
     np.testing.assert_array_equal(tifffile.imread("again.tif"), stack)
+
+
+@pytest.mark.parametrize("kind", ["unassalpha", "assocalpha", "unspecified"])
+@pytest.mark.parametrize("n_channels", [2, 4])
+@pytest.mark.parametrize("planar", [False, True])
+def test_only_what_a_tiff_declares_as_alpha_is_alpha(kind, n_channels, planar):
+    array = BANDS[..., :n_channels]
+    array = np.ascontiguousarray(array.transpose(2, 0, 1)) if planar else array
+    how = {"planarconfig": "separate" if planar else "contig", "extrasamples": [kind]}
+    tifffile.imwrite("a.tif", array, photometric="rgb" if n_channels == 4 else "minisblack", **how)
+    image = read_picture("a.tif")
+    has_alpha = kind != "unspecified"
+    assert image.pixels.shape == (12, 10, n_channels - has_alpha)
+    assert (image.alpha is not None) == has_alpha
+    np.testing.assert_array_equal(written_again(image), array)
+    page = tifffile.TiffFile("again.tif").pages.first
+    assert [sample.name.lower() for sample in page.extrasamples] == [kind]
+    assert page.planarconfig == (2 if planar else 1)
+
+
+def test_channels_of_arrays_are_no_alpha():
+    for axes, array in (("YXC", BANDS), ("TYXC", np.stack([BANDS, BANDS[::-1]])), ("YXC", BANDS[..., :2])):
+        np.save("a.npy", array)
+        image = read_picture("a.npy", axes=axes if array.ndim == 4 else None)
+        assert (image.alpha, image.pixels.shape[2]) == (None, array.shape[-1])
+        np.testing.assert_array_equal(to_output(image.pixels, image), array)
+
+
+@pytest.mark.usefixtures("_no_figures")
+def test_every_channel_is_restored(command):
+    """A fourth band, and both of a planar file; a PNG file cannot hold them."""
+    band = tiny_picture()
+    for name, array, how in (
+        ("four.tif", np.dstack([band, band.T, 255 - band, band[::-1]]), {"photometric": "rgb"}),
+        ("two.tif", np.stack([band, band.T]), {"photometric": "minisblack", "planarconfig": "separate"}),
+    ):
+        extra = {"extrasamples": ["unspecified"]}
+        tifffile.imwrite(name, array, **how, **extra)
+        command.ok("denoise", name, f"done_{name}", *TINY, "dataset.patch_size=4", f"hydra.run.dir=run_{name}")
+        found = tifffile.imread(f"done_{name}")
+        assert found.shape == array.shape
+        axes = tuple(np.argsort(array.shape)[1:])  # rows and columns
+        assert (found != array).mean(axes).min() > 0.3, "every channel has changed"
+        code, out = command("denoise", name, "done.png", *TINY, f"hydra.run.dir=other_{name}")
+        assert (code, out.count("\n")) == (2, 1)
+        assert "a .png file cannot hold" in out
+
+
+def test_pages_that_are_declared_and_missing():
+    tifffile.imwrite("a.tif", STACK, ome=True, metadata={"axes": "ZYX"})
+    Path("more.tif").write_bytes(Path("a.tif").read_bytes().replace(b'SizeZ="4"', b'SizeZ="9"'))
+    with pytest.raises(UserError, match=r"more.tif: .*declares 9 pages and holds 4"):
+        read_picture("more.tif")
+    tifffile.imwrite("a.tif", STACK, imagej=True, metadata={"axes": "ZYX"})
+    noted = Path("a.tif").read_bytes()
+    assert noted.count(b"images=4") == noted.count(b"slices=4") == 1
+    fewer = noted.replace(b"images=4", b"images=3").replace(b"slices=4", b"slices=3")
+    Path("fewer.tif").write_bytes(fewer)
+    with pytest.raises(UserError, match=r"fewer.tif: .*declares 3 pages and holds 4"):
+        read_picture("fewer.tif")
+    assert read_picture("a.tif").n_pages == 4
+
+
+def test_a_tiff_that_was_cut_off():
+    """Whatever its compression, at any length: it is refused, or all of it is there."""
+    large = np.kron(STACK[0], np.ones((16, 16), np.uint8))
+    for compression in ("jpeg", "zlib", "lzw", None):
+        tifffile.imwrite("a.tif", large, compression=compression, metadata=None)
+        content, whole = Path("a.tif").read_bytes(), read_picture("a.tif").pixels
+        for share in np.linspace(0.3, 0.999, 15):
+            Path("cut.tif").write_bytes(content[: int(share * len(content))])
+            with pytest.raises(UserError, match="damaged or truncated"):
+                read_picture("cut.tif")
+        assert whole.shape == (192, 160, 1)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_stacks_are_turned_upright(orientation):
+    tag = (274, "H", 1, orientation, False)
+    tifffile.imwrite("a.tif", STACK, photometric="minisblack", extratags=[tag])
+    exif = Pillow.Exif()
+    exif[274] = orientation
+    frames = [Pillow.fromarray(np.dstack([page] * 3)) for page in STACK]
+    frames[0].save("a.png", save_all=True, append_images=frames[1:], exif=exif)
+    for path in ("a.tif", "a.png"):
+        image = read_picture(path)
+        for page, found in zip(STACK, np.split(image.pixels[..., 0], 4), strict=True):
+            Pillow.fromarray(page).save(buffer := io.BytesIO(), "PNG", exif=exif)
+            np.testing.assert_array_equal(found, np.asarray(ImageOps.exif_transpose(Pillow.open(buffer))))
+    assert read_picture("a.tif", axes="ZYX").pixels.shape == (*image.pixels.shape[:2], 1)

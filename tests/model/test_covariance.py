@@ -109,7 +109,7 @@ def test_density_and_posterior_are_those_of_a_gaussian_with_covariance_r(detail)
 def test_patches_of_a_picture_are_whitened():
     rng, covariance = np.random.default_rng(1), Covariance(table(3))
     pixels = drawn_noise(covariance.table, 10, 10, rng)
-    picture = Picture(Image(pixels, pixels.dtype, 1.0, 0.0), pixels, None, None, 1.0, covariance=covariance)
+    picture = Picture(Image(pixels, pixels.dtype, 1.0, 0.0), pixels, covariance=covariance)
     source = PatchSource(picture, 4, 1)
     x, observed = source.reader(range(source.n_points), Units(), torch.device("cpu"), torch.float64).take(
         torch.arange(source.n_points)

@@ -160,7 +160,7 @@ def noisy_picture():
     rows, columns = rng.random((2, 24)) < 0.3
     clean = np.maximum(100.0 * rows[:, None], 160.0 * columns)[..., None]
     noisy = clean + 30 * rng.normal(size=clean.shape)
-    return Picture(from_array(noisy), noisy, clean, missing=None, peak=160.0)
+    return Picture(from_array(noisy), noisy, clean, peak_of_clean=160.0)
 
 
 def fit_of(picture, kind):

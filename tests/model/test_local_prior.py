@@ -89,5 +89,5 @@ def test_large_pictures_have_larger_cells(monkeypatch):
 
 
 def test_data_without_a_neighbourhood_are_refused():
-    with pytest.raises(UserError, match="no patches of a picture"):
+    with pytest.raises(UserError, match="not patches of a picture"):
         Local.start(Start(ModelConfig(n_latents=2), 5, 4, 1.0, Units(), torch.Generator()))

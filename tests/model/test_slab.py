@@ -191,7 +191,7 @@ def test_parameters_are_recovered_from_data_drawn_from_the_model():
 
 
 def test_pure_noise_gets_no_directions():
-    """Of n vectors of white noise no eigenvalue is beyond the edge, up to its fluctuation."""
+    """Eigenvalues of n vectors of white noise are not beyond the edge, up to its fluctuation."""
     likelihood = Slab(torch.tensor(1.0, dtype=torch.float64), torch.zeros(1, 3, 20, dtype=torch.float64))
     x = torch.randn(400, 20, generator=rng(2), dtype=torch.float64)
     sums = {

@@ -15,7 +15,7 @@ from tvae.noise.stabilise import Anscombe
 
 
 def picture_of(noisy, missing=None):
-    return Picture(Image(noisy, noisy.dtype, 255.0, 0.0), noisy, None, missing, 255.0)
+    return Picture(Image(noisy, noisy.dtype, 255.0, 0.0), noisy, missing=missing)
 
 
 def test_a_known_noise_level_for_each_pixel_makes_noise_even(tmp_path):

@@ -49,7 +49,7 @@ def test_noise_of_a_photograph(noise):
 
 @pytest.mark.parametrize("noise", [10, 25, 50])
 def test_with_missing_pixels_the_finest_details_tell(noise):
-    """To 15 %, and a little more where the picture's own detail passes for noise."""
+    """Levels are right to 15 %, and a little less where the picture's own detail passes for noise."""
     pixels = add_noise(camera().pixels, noise, seed=3)
     missing = drop_pixels(pixels.shape, 0.5, seed=4)
     assert abs(diagonal_details(pixels, None) - noise) < 0.15 * noise + 2

@@ -1,4 +1,4 @@
-"""Which pixels have nothing to do with the picture."""
+"""Outliers: pixels that have nothing to do with the picture."""
 
 import numpy as np
 from made_up_noise import NOISY, scene

@@ -25,7 +25,7 @@ def expected(of, mean, sigma, gain, pedestal):
 @pytest.mark.parametrize(("sigma", "error"), [(0.0, 0.03), (0.5, 0.06), (1.0, 0.06), (2.0, 0.06)])
 @pytest.mark.parametrize(("gain", "pedestal"), [(1.0, 0.0), (8.5, 0.0), (0.3, 100.0)])
 def test_inverse_takes_the_mean_back(sigma, error, gain, pedestal):
-    """To within the stated number of counts, also for a pedestal, where the offset is negative."""
+    """Errors stay within the stated number of counts, also for a pedestal, where the offset is negative."""
     transform = Anscombe(gain, (gain * sigma) ** 2 - gain * pedestal)
     stabilised = np.array([expected(transform.forward, mean, sigma, gain, pedestal) for mean in COUNTS])
     found = (transform.inverse(stabilised) - pedestal) / gain

@@ -1,12 +1,12 @@
 """A noise level that the user knows is told, and is never taken for noise to be added."""
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import tvae
+from tests.processes import metrics
 from tests.tiny import TINY, tiny_picture
 from tvae.io.image_file import write_image
 
@@ -16,28 +16,22 @@ SMALL = {"epochs": 1, "n_latents": 8, "n_states": 8, "n_parents": 2, "n_children
 PICTURE = tiny_picture(48)
 
 
-def metrics(path):
-    return json.loads((Path(path) / "metrics.json").read_text())
-
-
 @pytest.mark.parametrize("task", ["denoise", "inpaint"])
 def test_noise_is_not_added_to_a_picture_of_ones_own(command, task):
     write_image(Path("a.png"), PICTURE)
     write_image(Path("mask.png"), np.eye(48, dtype=np.uint8))
     code, out = command(task, "a.png", "noise=25", "mask=mask.png", *TINY, "hydra.run.dir=run")
     assert (code, out.count("\n")) == (2, 1)
-    assert "noise=25.0: would be added to a.png; sigma=25.0 tells" in out
+    assert "noise=25.0: would be added to a.png; sigma=25.0 states its level" in out
     assert "corruption=gaussian noise=25.0 makes a benchmark of it" in out
     assert not Path("run").exists()
 
 
 def test_both_that_may_be_meant(command):
     write_image(Path("a.png"), PICTURE)
-    code, out = command("denoise", "a.png", "corruption=gaussian", "noise=25", *TINY, "hydra.run.dir=added")
-    assert code == 0, out
+    command.ok("denoise", "a.png", "corruption=gaussian", "noise=25", *TINY, "hydra.run.dir=added")
     assert metrics("added")["psnr_input"] == pytest.approx(20 * np.log10(255 / 25), abs=0.5)
-    code, out = command("denoise", "a.png", "sigma=25", *TINY, "hydra.run.dir=told")
-    assert code == 0, out
+    command.ok("denoise", "a.png", "sigma=25", *TINY, "hydra.run.dir=told")
     assert metrics("told")["psnr_input"] is None
     assert metrics("told")["noise_level"] == pytest.approx(25)
 

@@ -19,10 +19,10 @@ from tvae.io.image_file import from_array, write_image
 from tvae.model.vae import ModelConfig
 from tvae.restoration import cost
 from tvae.restoration.cost import stages
+from tvae.restoration.pipeline import restore_picture
 from tvae.restoration.posterior_mean import Restored
 from tvae.restoration.tiling import Bands
 from tvae.runs.forecast import closing, opening, tell_noise
-from tvae.runs.restoring import restore_picture
 from tvae.runs.setup import make_fit
 
 
@@ -39,7 +39,7 @@ def picture():
     image = from_array(np.random.default_rng(0).integers(0, 255, (24, 20, 3), dtype=np.uint8))
     missing = np.zeros((24, 20), bool)
     missing[:6] = True
-    return Picture(image, np.where(missing[..., None], 0, image.pixels), None, missing, 255.0)
+    return Picture(image, np.where(missing[..., None], 0, image.pixels), missing=missing)
 
 
 def test_it_says_what_will_be_done(picture):
@@ -56,11 +56,11 @@ def test_it_says_what_will_be_done(picture):
     [("uint8", 1, " of 255"), ("uint16", 257, " counts"), ("float32", 1 / 255, " of 1"), ("float64", 10, "")],
 )
 def test_what_became_of_a_picture(dtype, factor, unit):
-    """In its own units; the difference to the result is what was removed."""
+    """Levels are in the picture's own units; the noise removed is the difference to the result."""
     clean = np.random.default_rng(0).integers(50, 200, (24, 20)).astype(float)
     noisy = clean + np.where(np.indices((24, 20)).sum(0) % 2, 4.0, -4.0)
     image = from_array((noisy * factor).astype(dtype))
-    picture = Picture(image, noisy[..., None] * factor, None, None, image.peak)
+    picture = Picture(image, noisy[..., None] * factor)
     restored = Restored(clean[..., None] * factor, np.ones((24, 20, 1)), noise_level=5.0 * factor)
     metrics = {"psnr": None, "psnr_input": None, "ssim": None, "seconds_total": 12.3}
     line = closing(small_config(image="a.png"), picture, restored, metrics, Path("run"))
@@ -74,8 +74,7 @@ def test_what_became_of_a_picture(dtype, factor, unit):
 @pytest.mark.usefixtures("_no_figures")
 def test_only_training_speaks_of_the_bound(command):
     write_image(Path("a.png"), tiny_picture())
-    code, out = command("denoise", "a.png", *TINY, "hydra.run.dir=run")
-    assert code == 0
+    out = command.ok("denoise", "a.png", *TINY, "hydra.run.dir=run")
     assert "a.png: 24x24, noise " in out
     assert "ELBO" not in out.splitlines()[-2]
     assert "ELBO" in command("train", "image=a.png", *TINY, "hydra.run.dir=trained")[1]
@@ -123,7 +122,7 @@ def test_the_forecast_of_the_slab_model_tries_nothing(monkeypatch):
     monkeypatch.setattr(cost, "e_step_seconds", lambda fit: pytest.fail("an E-step was tried"))
     noisy = np.add.outer(np.arange(32.0), np.arange(32.0)) + np.random.default_rng(0).normal(0, 9, (32, 32))
     image = from_array(noisy)
-    picture = Picture(image, noisy[..., None], None, None, image.peak, sigma=9.0)
+    picture = Picture(image, noisy[..., None], sigma=9.0)
     given = compose_options([], {"threads": 1})
     given.image, given.dataset, given.task = "a.png", ImageConfig(name="file"), "denoise"
     config, dataset = prepare(given, picture)
@@ -167,4 +166,4 @@ def test_data_that_are_no_picture():
 def test_what_is_assumed_of_noise_that_was_not_found_out(picture, changes, is_told, caplog):
     with caplog.at_level(logging.INFO):
         tell_noise(small_config(**changes), picture)
-    assert ("taken to be white Gaussian" in caplog.text) == is_told
+    assert ("assumed to be white Gaussian" in caplog.text) == is_told

@@ -32,8 +32,7 @@ def _house():
     ],
 )
 def test_default_recipe_on_house(command, name, corruption, psnr, corruption_seed):
-    code, out = command(name, "dataset=house", corruption, f"corruption_seed={corruption_seed}", "hydra.run.dir=run")
-    assert code == 0, out
+    command.ok(name, "dataset=house", corruption, f"corruption_seed={corruption_seed}", "hydra.run.dir=run")
     found = read_metrics(Path("run"))
     print(f"{corruption}, corruption_seed={corruption_seed}: {found['psnr']:.2f} dB in {found['seconds']:.0f} s")
     assert found["psnr"] >= psnr

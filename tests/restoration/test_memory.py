@@ -1,4 +1,4 @@
-"""How much memory is needed is told, and what cannot fit is refused before it begins."""
+"""Memory: the forecast is told, and a picture that cannot fit is refused before work begins."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ def prepared(image):
         image="made.tif",
         task="denoise",
     )
-    return prepare(config, Picture(image, image.pixels, None, None, image.peak))
+    return prepare(config, Picture(image, image.pixels))
 
 
 def grey(height, width):
@@ -34,7 +34,7 @@ def grey(height, width):
 
 
 def pictured(image):
-    return Picture(image, image.pixels, None, None, 255.0, sigma=20.0)
+    return Picture(image, image.pixels, sigma=20.0)
 
 
 def test_it_grows_with_the_picture_by_less_than_64_bytes_a_value():

@@ -28,7 +28,7 @@ def picture_of(masked):
     missing = drop_pixels((11, 9), 0.3, seed=0) if masked else None
     if masked:
         noisy[missing] = 0
-    return Picture(from_array(noisy), noisy, None, missing, 255.0)
+    return Picture(from_array(noisy), noisy, missing=missing)
 
 
 def fit_of(picture, **model):
@@ -66,7 +66,7 @@ def moments(fit, picture, plan):
 
 @torch.no_grad()
 def by_a_loop(fit, picture, plan):
-    """Restored pixels and their uncertainty, without `keep_observed`."""
+    """Restored pixels and their uncertainty, without `keep_known`."""
     weights = AVERAGES[plan.average](plan.patch_size).numpy()
     sums = np.zeros((3, *picture.noisy.shape[:2]))
     for window, mean, variance in moments(fit, picture, plan):
@@ -93,7 +93,7 @@ def test_restoration_equals_the_formula(masked, average, monkeypatch):
 def test_known_pixels_may_be_kept():
     picture = picture_of(masked=True)
     fit = fit_of(picture)
-    estimated, kept = restore(fit, picture, PLAN), restore(fit, picture, replace(PLAN, keep_observed=True))
+    estimated, kept = restore(fit, picture, PLAN), restore(fit, picture, replace(PLAN, keep_known=True))
     np.testing.assert_array_equal(kept.pixels[~picture.missing], picture.noisy[~picture.missing])
     np.testing.assert_array_equal(kept.pixels[picture.missing], estimated.pixels[picture.missing])
     assert not kept.uncertainty[~picture.missing].any()

@@ -1,4 +1,4 @@
-"""Which pixels count as missing, which stay as they are, and the message if none is missing."""
+"""Missing pixels: those that count as missing, those that stay as they are, the message if there are none."""
 
 from pathlib import Path
 
@@ -55,8 +55,7 @@ def test_nothing_to_fill_in_is_a_mistake_in_a_call(array, mask):
 
 def test_a_transparent_hole_is_filled_in_and_opaque_and_all_else_stays_byte_for_byte(command):
     write_pictures()
-    code, out = command("inpaint", "image=hole.png", *TINY, "hydra.run.dir=run")
-    assert code == 0, out
+    out = command.ok("inpaint", "image=hole.png", *TINY, "hydra.run.dir=run")
     assert "20 pixels are transparent: they count as missing, and will be opaque" in out
     restored = read_image("run/restored.png")
     assert np.array_equal(restored.pixels[~HOLE, 0], PICTURE[~HOLE])
@@ -66,11 +65,10 @@ def test_a_transparent_hole_is_filled_in_and_opaque_and_all_else_stays_byte_for_
 
 def test_to_denoise_leaves_alpha_alone_and_says_so(command):
     write_pictures()
-    code, out = command("denoise", "image=hole.png", *TINY, "hydra.run.dir=run")
-    assert code == 0, out
+    out = command.ok("denoise", "image=hole.png", *TINY, "hydra.run.dir=run")
     assert "20 pixels are transparent: they are treated as any others, and stay transparent" in out
     assert np.array_equal(read_image("run/restored.png").alpha, ALPHA)
-    assert command("denoise", "image=a.png", *TINY, "hydra.run.dir=opaque")[0] == 0
+    command.ok("denoise", "image=a.png", *TINY, "hydra.run.dir=opaque")
     assert np.array_equal(read_image("run/restored.png").pixels, read_image("opaque/restored.png").pixels)
 
 
@@ -78,8 +76,7 @@ def test_known_pixels_are_changed_only_if_that_is_asked_for(command):
     write_pictures()
     kept = []
     for name, options in {"kept": [], "changed": ["keep_known=false"]}.items():
-        code, out = command("inpaint", "image=nan.tiff", *TINY, *options, f"hydra.run.dir={name}")
-        assert code == 0, out
+        command.ok("inpaint", "image=nan.tiff", *TINY, *options, f"hydra.run.dir={name}")
         pixels, before = (read_image(f"{file}.tiff").pixels[~HOLE] for file in (f"{name}/restored", "nan"))
         kept.append((pixels == before).mean())
     assert kept[0] == 1
@@ -134,4 +131,4 @@ def test_channels_are_dropped_one_by_one_only_where_some_are_dropped(command):
     words = ["image=a.png", "mask=mask.png", "missing_per=channel", *TINY, "hydra.run.dir=run"]
     code, out = command("inpaint", *words)
     assert (code, out) == (2, "error: missing_per=channel: goes with missing=FRACTION\n")
-    assert command("inpaint", *words, "missing=0.1")[0] == 0
+    command.ok("inpaint", *words, "missing=0.1")

@@ -1,18 +1,18 @@
-"""When a run saves, restores and shows itself."""
+"""The epochs and times at which a run saves itself and restores its picture."""
 
 from types import SimpleNamespace
 
 import pytest
 
-from tvae.runs import cadence
-from tvae.runs.cadence import Cadence
+from tvae.runs import session
+from tvae.runs.session import Cadence
 
 
 @pytest.fixture
 def clock(monkeypatch):
     """A clock that a test sets."""
     clock = SimpleNamespace(now=100.0)
-    monkeypatch.setattr(cadence.time, "monotonic", lambda: clock.now)
+    monkeypatch.setattr(session.time, "monotonic", lambda: clock.now)
     return clock
 
 
@@ -32,7 +32,7 @@ def test_a_checkpoint_within_an_epoch_is_due_after_so_many_seconds(clock):
 
 
 def test_no_place_is_saved_twice(clock):
-    """However soon the next checkpoint is due: a minibatch lies between."""
+    """A minibatch lies between two checkpoints, however soon the next one is due."""
     fit = SimpleNamespace(epoch=3, batch=2)
     due = Cadence(fit, restore_every=10, checkpoint_seconds=1e-9)
     clock.now += 1

@@ -147,7 +147,7 @@ def rows(first, n):
 
 
 def test_rows_of_many_parts_are_read_from_anywhere(tmp_path, monkeypatch):
-    """Also those of slices, of which torch would write everything they are slices of."""
+    """Slices are written alone: torch by itself would write everything they are slices of."""
     everything = rows(0, 20)
     for held in (0, 1 << 20):
         monkeypatch.setattr(checkpoint, "HELD_BYTES", held)
@@ -214,7 +214,7 @@ def test_no_room_for_a_part(tmp_path, monkeypatch):
 
 
 def test_no_room_for_the_list_of_parts(tmp_path, monkeypatch):
-    """However often it is tried, no parts pile up."""
+    """Parts do not pile up, however often it is tried."""
     monkeypatch.setattr(checkpoint, "HELD_BYTES", 0)
     save(tmp_path, content(1), [{"states": rows(0, 5)}])
     before = sorted(p.name for p in tmp_path.iterdir())

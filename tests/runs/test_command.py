@@ -1,6 +1,5 @@
 """The commands as a user runs them: exit codes, and a line for each mistake."""
 
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("_no_figures")
 
 @pytest.fixture
 def call(command):
-    return partial(command, "train")
+    return command.of("train")
 
 
 @pytest.mark.parametrize(
@@ -45,8 +44,7 @@ def call(command):
 )
 def test_a_mistake_gets_a_line_and_code_2_and_writes_nothing(call, overrides, lines, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    code, out = call(*overrides)
-    assert code == 2, out
+    out = call.refused(*overrides)
     assert len(out.splitlines()) == len(lines), out
     for line, start in zip(out.splitlines(), lines, strict=True):
         assert line.startswith(f"error: {start}"), out
@@ -66,20 +64,17 @@ def test_nan_in_the_data_and_nan_in_training(call, monkeypatch):
     assert metrics("diverged")["status"] == "failed"
     empty = Dataset(InMemory(torch.full((60, 16), float("nan"), dtype=torch.float64)), (4, 4))
     monkeypatch.setattr(BarsConfig, "make", lambda *_: empty)
-    code, out = call(*SMALL, "hydra.run.dir=nan")
-    assert code == 2
+    out = call.refused(*SMALL, "hydra.run.dir=nan")
     assert out == "error: dataset=bars: the data hold NaN or infinite values\n"
     assert not Path("nan/metrics.json").exists()
 
 
 def test_a_sweep_continues_after_a_failed_job_and_skips_finished_ones(call):
-    code, out = call("-m", *SMALL, "ea.n_parents=3,99,4")
-    assert code == 2
+    out = call.refused("-m", *SMALL, "ea.n_parents=3,99,4")
     assert "ea.n_parents=99: must be at most states.n_states=16" in out
     finished = [p.parent.name for p in Path("outputs/train").glob("sweep*/*/metrics.json")]
     assert len(finished) == 2
-    code, out = call("-m", *SMALL, "ea.n_parents=3,4")
-    assert code == 0
+    out = call.ok("-m", *SMALL, "ea.n_parents=3,4")
     assert out.count("finished already") == 2
 
 
@@ -88,8 +83,7 @@ def test_a_sweep_in_an_environment_that_torchrun_does_not_make(call, monkeypatch
     monkeypatch.setattr(connection, "_joined", None)
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.delenv("MASTER_PORT", raising=False)
-    code, out = call("-m", *BARS, "seed=0,1")
-    assert code == 2
+    out = call.refused("-m", *BARS, "seed=0,1")
     assert out.count("in the environment are not as torchrun sets them") == 3, out  # in the list, and at the end
 
 

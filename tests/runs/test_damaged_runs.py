@@ -98,5 +98,5 @@ def test_a_line_or_the_right_result(runs, state, how, tmp_path, caplog):
         if found != right:  # a finished run stays as it is, and says so
             assert state == "finished"
             assert name in OUTPUT_PICTURES
-            assert f"{path / name}: not as this run has written it" in caplog.text
+            assert f"{path / name}: changed after the run" in caplog.text
             assert (path / name).read_bytes() == before, "what may be the user's is not overwritten"

@@ -18,7 +18,7 @@ PICTURE = ["image=picture.tiff", "dataset=file", "epochs=2", "model.n_latents=8"
 
 
 def is_listed(path):
-    """Whether the list has a file, by its path below the run directory."""
+    """True if the list has the file, by its path below the run directory."""
     folder, name = path.parent.as_posix(), path.name
     if folder == ".":
         return name in NAMED or any(fnmatch(name, pattern) for pattern in PATTERNS)
@@ -49,9 +49,9 @@ def test_every_file_that_a_run_leaves_is_listed(n_ranks):
 @pytest.mark.usefixtures("_picture")
 def test_every_file_that_a_restoration_leaves_is_listed(command, monkeypatch):
     monkeypatch.setattr(checkpoint, "HELD_BYTES", 0)
-    assert command("denoise", *PICTURE, "hydra.run.dir=run")[0] == 0
+    command.ok("denoise", *PICTURE, "hydra.run.dir=run")
     assert any(fnmatch(path.name, PATTERNS[0]) for path in files_in(Path("run")))
-    assert command("denoise", "run=run", "hydra.run.dir=again")[0] == 0
+    command.ok("denoise", "run=run", "hydra.run.dir=again")
     for directory in ("run", "again"):
         assert [path for path in files_in(Path(directory)) if not is_listed(path)] == []
 

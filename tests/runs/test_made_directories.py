@@ -1,6 +1,5 @@
 """A mistake leaves no directory behind that was not there before."""
 
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -8,25 +7,25 @@ import pytest
 
 @pytest.fixture
 def call(command):
-    return partial(command, "denoise")
+    return command.of("denoise")
 
 
 def test_of_a_mistake_nothing_is_left(call):
     for options in (["image=none.png"], ["image=none.png", "hydra.run.dir=a/b"], ["epochs=0", "noise=1"], []):
-        assert call(*options)[0] == 2
+        call.refused(*options)
     assert list(Path().iterdir()) == []
 
 
 def test_what_was_there_stays(call):
     Path("outputs").mkdir()
     Path("mine/empty").mkdir(parents=True)
-    assert call("image=none.png")[0] == 2
-    assert call("image=none.png", "hydra.run.dir=mine/empty")[0] == 2
-    assert call("image=none.png", "hydra.run.dir=mine/new/one")[0] == 2
+    call.refused("image=none.png")
+    call.refused("image=none.png", "hydra.run.dir=mine/empty")
+    call.refused("image=none.png", "hydra.run.dir=mine/new/one")
     assert sorted(map(str, Path().rglob("*"))) == ["mine", "mine/empty", "outputs"]
 
 
 def test_a_sweep_removes_what_its_failed_jobs_have_not_used(call):
-    assert call("-m", "image=none.png", "seed=0,1")[0] == 2
+    call.refused("-m", "image=none.png", "seed=0,1")
     assert [path.name for path in Path().rglob("*") if path.is_file()] == ["multirun.yaml"]
     assert [path for path in Path("outputs/denoise").glob("*/*") if path.is_dir()] == []

@@ -13,6 +13,8 @@ from tvae.errors import TrainingFailed, UserError
 from tvae.runs.distributed import connection, ranks
 from tvae.runs.distributed.ranks import Ranks
 
+pytestmark = pytest.mark.usefixtures("in_folder")
+
 WAITS = {
     "add": lambda ranks: ranks.add([torch.ones(3)]),
     "share": lambda ranks: ranks.share([torch.ones(3)]),
@@ -23,13 +25,8 @@ WAITS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _in_an_empty_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-
 def be_rank(body, rank, n_ranks, port):
-    """In a new process: what `body` returns, in the file RANK.json."""
+    """Run `body` in a new process, with its result in the file RANK.json."""
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(n_ranks), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     torch.set_num_threads(1)
     Path(f"{rank}.json").write_text(json.dumps(body(rank)))
@@ -133,12 +130,12 @@ def fail_unheard(rank):
 
 
 def test_a_failure_that_is_heard_late_is_not_taken_for_a_lost_rank():
-    """It is not shared, so rank 1 has told it itself, and a sweep is not continued by one rank alone."""
+    """Rank 1 tells a failure that is not shared itself, and a sweep is not continued by one rank alone."""
     assert on_ranks(fail_unheard) == [["UserError", "a mistake on 1", False]] * 2
 
 
 def take_turns(rank):
-    """Who has begun before whom."""
+    """Pairs of ranks of which one has begun before the other."""
     connected = connection.join()
 
     def action():

@@ -21,7 +21,7 @@ from tvae.runs.folder import SomeFailed, restore_folder
 
 @pytest.fixture(autouse=True)
 def _pictures(tmp_path, monkeypatch):
-    """In an empty folder: two pictures of different sizes, and between them one that is damaged."""
+    """A folder with two pictures of different sizes, and between them a damaged one."""
     monkeypatch.chdir(tmp_path)
     Path("many").mkdir()
     for name, shape in {"a": (20, 24), "c": (24, 18)}.items():

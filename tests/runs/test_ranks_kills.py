@@ -15,13 +15,10 @@ from tests.processes import LONG, metrics, run, start, wait_for_epoch
 from tvae.runs import checkpoint
 from tvae.runs.distributed.ranks import Ranks
 
+pytestmark = pytest.mark.usefixtures("in_folder")
+
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
 needs_proc = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds processes through Linux's /proc")
-
-
-@pytest.fixture(autouse=True)
-def _in_an_empty_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture(scope="module")

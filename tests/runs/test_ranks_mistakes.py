@@ -16,10 +16,7 @@ from tvae.runs import checkpoint
 from tvae.runs.distributed.ranks import LostRank, Ranks
 from tvae.runs.run_directory import check_directory
 
-
-@pytest.fixture(autouse=True)
-def _in_an_empty_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("in_folder")
 
 
 def test_a_job_that_fails_does_not_stop_the_others_of_a_sweep():
@@ -49,7 +46,7 @@ def test_a_job_that_fails_on_one_rank_alone_does_not_stop_the_others_of_a_sweep(
 
 
 def test_under_torchrun_a_failure_of_one_rank_is_told_once():
-    """By the leader, which torchrun would end as soon as the other has ended."""
+    """The leader reports it, although torchrun would end it as soon as the other has ended."""
     np.save("b0.npy", np.random.default_rng(0).normal(size=(60, 5)))
     words = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(chaos.free_port())]
     Path("experiment").mkdir()
@@ -80,7 +77,7 @@ def test_mistakes_are_told_once():
     codes, printed = run("mine", *BARS, n_ranks=2)
     assert codes == [2, 2]
     assert printed.count("error:") == 1
-    assert "holds a config.yaml that is no run's" in printed
+    assert "holds a foreign config.yaml" in printed
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """The run directory: whose it is, what a run leaves there, and what `restart=true` removes."""
 
 import os
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from tvae.runs.run_directory import RunDirectory
 
 @pytest.fixture
 def call(command):
-    return partial(command, "train")
+    return command.of("train")
 
 
 def contents(folder):
@@ -24,8 +23,7 @@ def contents(folder):
 
 
 def test_a_run_leaves_what_the_contract_says(call, tmp_path):
-    code, out = call(*SMALL, "picture_every=2", "hydra.run.dir=run")
-    assert code == 0
+    out = call.ok(*SMALL, "picture_every=2", "hydra.run.dir=run")
     assert "epoch 1/4" in out
     assert "epoch 4/4" in out
     assert "results in" in out
@@ -60,12 +58,11 @@ def test_a_run_leaves_what_the_contract_says(call, tmp_path):
 
 @pytest.mark.usefixtures("_no_figures")
 def test_the_same_command_again_leaves_a_finished_run_alone(call):
-    assert call(*SMALL)[0] == 0
+    call.ok(*SMALL)
     (run,) = Path("outputs/train").iterdir()
     assert run.name == "batch_size=16,dataset.n_points=60,dataset=bars,epochs=4,states.n_states=16"
     before = {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in run.rglob("*") if p.is_file()}
-    code, out = call(*SMALL)
-    assert code == 0
+    out = call.ok(*SMALL)
     assert "finished already" in out
     assert f"ELBO {metrics(run)['elbo']:.4f}" in out, "what has come of it"
     assert before == {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in run.rglob("*") if p.is_file()}
@@ -77,10 +74,9 @@ def test_the_same_command_again_leaves_a_finished_run_alone(call):
 
 @pytest.mark.usefixtures("_no_figures")
 def test_a_directory_of_another_configuration_is_refused(call):
-    assert call(*SMALL, "hydra.run.dir=run")[0] == 0
+    call.ok(*SMALL, "hydra.run.dir=run")
     before = contents("run")
-    code, out = call(*SMALL, "seed=1", "lr.max=0.5", "hydra.run.dir=run")
-    assert code == 2
+    out = call.refused(*SMALL, "seed=1", "lr.max=0.5", "hydra.run.dir=run")
     assert "belongs to another configuration (lr.max=0.01 there, 0.5 here, seed=0 there, 1 here)" in out
     assert contents("run") == before
 
@@ -88,9 +84,8 @@ def test_a_directory_of_another_configuration_is_refused(call):
 def test_a_directory_with_files_of_someone_else_is_refused(call):
     Path("mine").mkdir()
     Path("mine/metrics.json").write_text("important")
-    code, out = call(*SMALL, "hydra.run.dir=mine")
-    assert code == 2
-    assert "holds a metrics.json that is no run's" in out
+    out = call.refused(*SMALL, "hydra.run.dir=mine")
+    assert "holds a foreign metrics.json" in out
     assert Path("mine/metrics.json").read_text() == "important"
     assert [p.name for p in Path("mine").iterdir()] == ["metrics.json"]
 
@@ -100,20 +95,18 @@ def test_restart_removes_only_what_a_run_wrote(call):
     Path("mine/figures").mkdir(parents=True)
     Path("mine/config.yaml").write_text("a: 1")
     Path("mine/figures/paper.txt").write_text("mine")
-    code, out = call(*SMALL, "hydra.run.dir=mine", "restart=true")
-    assert code == 2
-    assert "holds a config.yaml that is no run's" in out
-    assert call(*SMALL, "hydra.run.dir=run")[0] == 0
+    out = call.refused(*SMALL, "hydra.run.dir=mine", "restart=true")
+    assert "holds a foreign config.yaml" in out
+    call.ok(*SMALL, "hydra.run.dir=run")
     Path("run/figures/paper.txt").write_text("mine")
-    assert call(*SMALL, "seed=1", "hydra.run.dir=run", "restart=true")[0] == 0
+    call.ok(*SMALL, "seed=1", "hydra.run.dir=run", "restart=true")
     assert Path("mine/figures/paper.txt").read_text() == Path("run/figures/paper.txt").read_text() == "mine"
     assert metrics("run")["seed"] == 1
 
 
 def test_an_unusable_directory(call):
     Path("file").write_text("")
-    code, out = call(*SMALL, "hydra.run.dir=file/run")
-    assert code == 2
+    out = call.refused(*SMALL, "hydra.run.dir=file/run")
     assert out.startswith("error: file")
     assert len(out.splitlines()) == 1
 
@@ -130,8 +123,7 @@ def test_two_runs_cannot_share_a_directory(call):
     (process,), _ = start("run", *endless)
     try:
         wait_until(Path("run/checkpoint.pt").exists)
-        code, out = call(*endless, "hydra.run.dir=run")
-        assert code == 2
+        out = call.refused(*endless, "hydra.run.dir=run")
         assert "another process is running in this directory" in out
     finally:
         process.kill()

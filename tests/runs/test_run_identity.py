@@ -23,22 +23,21 @@ def contents(folder):
 def test_a_changed_picture_is_told_as_such_and_not_by_what_the_recipe_makes_of_it(command):
     options = ["image=a.png", "restoration=posterior_mean", "epochs=1", "threads=1", "hydra.run.dir=run"]
     write_image(Path("a.png"), PICTURE)
-    assert command("denoise", *options)[0] == 0
+    command.ok("denoise", *options)
     before = contents("run")
     noisy = PICTURE + 60 * np.random.default_rng(1).normal(size=PICTURE.shape)
     write_image(Path("a.png"), noisy.clip(0, 255).astype(np.uint8))  # for which the recipe takes larger patches
     code, out = command("denoise", *options)
     assert (code, out.count("\n")) == (2, 1)
     assert "/run: the picture has changed since that run (image=a.png); name another hydra.run.dir" in out
-    code, out = command("denoise", *options, "sigma=10")
-    assert code == 2
+    out = command.refused("denoise", *options, "sigma=10")
     assert "belongs to another configuration (sigma=None there, 10.0 here);" in out
     code, out = command("denoise", "run=run", "hydra.run.dir=again")
     assert (code, out.count("\n")) == (2, 1)
     assert out == "error: run=run: the picture has changed since that run (image=a.png); train on it anew\n"
     assert not Path("again/restored.png").exists()
     assert contents("run") == before
-    assert command("denoise", *options, "restart=true")[0] == 0
+    command.ok("denoise", *options, "restart=true")
 
 
 @pytest.mark.parametrize(
@@ -55,11 +54,10 @@ def test_every_file_that_results_follow_from_counts(command, file, changed):
     for name, pixels in files.items():
         write_image(Path(name), pixels)
     options = ["image=a.png", "mask=mask.png", "clean=clean.png", *TINY, "hydra.run.dir=run"]
-    assert command("inpaint", *options)[0] == 0
+    command.ok("inpaint", *options)
     assert "finished already" in command("inpaint", *options)[1]
     write_image(Path(file), changed)
-    code, out = command("inpaint", *options)
-    assert code == 2
+    out = command.refused("inpaint", *options)
     assert "the picture has changed since that run (image=a.png, mask=mask.png, clean=clean.png)" in out
 
 
@@ -72,7 +70,7 @@ def test_type_and_shape_of_the_file_count(command, changed):
     """The values are the same, one after the other."""
     np.save("a.npy", PICTURE)
     options = ["image=a.npy", *TINY, "dataset.patch_size=4", "hydra.run.dir=run"]
-    assert command("denoise", *options)[0] == 0
+    command.ok("denoise", *options)
     before = contents("run")
     np.save("a.npy", changed)
     code, out = command("denoise", *options)
@@ -85,11 +83,10 @@ def test_a_changed_map_of_the_noise_counts(command):
     write_image(Path("a.png"), PICTURE)
     write_tiff(Path("sigma.tiff"), 2 + PICTURE / 50)
     options = ["image=a.png", "sigma_map=sigma.tiff", *TINY, "hydra.run.dir=run"]
-    assert command("denoise", *options)[0] == 0
+    command.ok("denoise", *options)
     assert "finished already" in command("denoise", *options)[1]
     write_tiff(Path("sigma.tiff"), 3 + PICTURE / 50)
-    code, out = command("denoise", *options)
-    assert code == 2
+    out = command.refused("denoise", *options)
     assert "the picture has changed since that run (image=a.png, sigma_map=sigma.tiff)" in out
     code, out = command("denoise", "image=a.png", "sigma_map=a.png", *TINY, "hydra.run.dir=other")
     assert (code, out) == (2, "error: a.png: divided by it, the picture is the same everywhere\n")
@@ -99,65 +96,61 @@ def test_other_data_that_have_changed(command):
     np.save("a.npy", np.random.default_rng(0).normal(size=(40, 9)))
     options = ["dataset=array", "dataset.file=a.npy", "epochs=1", "model.n_latents=8", "ea.n_children=2"]
     options += ["hydra.run.dir=run"]
-    assert command("train", *options)[0] == 0
+    command.ok("train", *options)
     np.save("a.npy", np.random.default_rng(1).normal(size=(40, 9)))
-    code, out = command("train", *options)
-    assert code == 2
+    out = command.refused("train", *options)
     assert "the data have changed since that run (dataset=array)" in out
 
 
 def test_what_was_asked_for_belongs_to_a_run(command):
     write_tiff(Path("a.tiff"), np.where(HOLE, np.nan, PICTURE / 255))
     options = ["image=a.tiff", *TINY, "hydra.run.dir=run"]
-    assert command("denoise", *options)[0] == 0
+    command.ok("denoise", *options)
     before = contents("run")
     for name in ("inpaint", "train"):
-        code, out = command(name, *options)
-        assert code == 2
+        out = command.refused(name, *options)
         assert f"belongs to another configuration (task=denoise there, {name} here)" in out
         assert ("restores from it into another directory" in out) == (name != "train")
     assert "finished already" in command("denoise", *options)[1]
     assert contents("run") == before
     code, out = command("denoise", *options, "task=inpaint")
-    assert (code, out) == (2, "error: task=inpaint: is for a command to set; python -m tvae.inpaint\n")
+    assert (code, out) == (2, "error: task=inpaint: set by the command python -m tvae.inpaint\n")
 
 
 def test_a_run_from_before_commands_were_noted(command):
-    """Its configuration says that it was asked for by train."""
+    """The configuration of such a run says that the command was train."""
     write_image(Path("a.png"), PICTURE)
     options = ["image=a.png", *TINY]
-    assert command("denoise", *options, "hydra.run.dir=run")[0] == 0
+    command.ok("denoise", *options, "hydra.run.dir=run")
     text = Path("run/config.yaml").read_text()
     for changed in (text.replace("task: denoise", "task: train"), text.replace("task: denoise\n", "")):
         Path("run/config.yaml").write_text(changed)
         code, out = command("denoise", *options, "hydra.run.dir=run")
         assert (code, out.count("\n")) == (2, 1)
-        assert "was it made by an earlier version, or by train, run=" in out
-    assert command("denoise", "run=run", "hydra.run.dir=again")[0] == 0
+        assert "if it was made by an earlier version, or by train, run=" in out
+    command.ok("denoise", "run=run", "hydra.run.dir=again")
     assert Path("again/restored.png").read_bytes() == Path("run/restored.png").read_bytes()
 
 
 def test_a_run_can_be_restored_in_both_ways_but_not_into_one_directory(command):
     write_tiff(Path("a.tiff"), np.where(HOLE, np.nan, PICTURE / 255))
-    assert command("denoise", "image=a.tiff", *TINY, "hydra.run.dir=run")[0] == 0
-    assert command("denoise", "run=run", "hydra.run.dir=denoised")[0] == 0
-    assert command("inpaint", "run=run", "hydra.run.dir=filled")[0] == 0
+    command.ok("denoise", "image=a.tiff", *TINY, "hydra.run.dir=run")
+    command.ok("denoise", "run=run", "hydra.run.dir=denoised")
+    command.ok("inpaint", "run=run", "hydra.run.dir=filled")
     results = [Path(name, "restored.tiff").read_bytes() for name in ("run", "denoised", "filled")]
     assert results[0] == results[1] != results[2]
-    code, out = command("inpaint", "run=run", "hydra.run.dir=denoised")
-    assert code == 2
+    out = command.refused("inpaint", "run=run", "hydra.run.dir=denoised")
     assert "belongs to another configuration" in out
     write_image(Path("whole.png"), PICTURE)
-    assert command("denoise", "image=whole.png", *TINY, "hydra.run.dir=whole")[0] == 0
-    code, out = command("inpaint", "run=whole", "hydra.run.dir=nothing")
-    assert code == 2
+    command.ok("denoise", "image=whole.png", *TINY, "hydra.run.dir=whole")
+    out = command.refused("inpaint", "run=whole", "hydra.run.dir=nothing")
     assert out.startswith("error: run=whole: no pixel is missing, so there is nothing to fill in")
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00", b"0" * 63, None], ids=["empty", "binary", "cut", "gone"])
 def test_a_fingerprint_that_cannot_be_read(command, content):
     options = [*SMALL, "epochs=1", "hydra.run.dir=run"]
-    assert command("train", *options)[0] == 0
+    command.ok("train", *options)
     Path("run/data.sha256").unlink()
     if content is not None:
         Path("run/data.sha256").write_bytes(content)
@@ -170,4 +163,4 @@ def test_a_fingerprint_that_cannot_be_read(command, content):
 def test_options_of_images_are_refused_for_other_data(command, word):
     code, out = command("train", *SMALL, word, "hydra.run.dir=run")
     name, value = word.split("=")
-    assert (code, out) == (2, f"error: {name}={value.replace('true', 'True')}: dataset=bars is no image\n")
+    assert (code, out) == (2, f"error: {name}={value.replace('true', 'True')}: dataset=bars is not an image\n")

@@ -2,7 +2,6 @@
 
 import os
 import signal
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +21,7 @@ from tvae.runs.session import Session, train_in_memory
 
 @pytest.fixture
 def call(command):
-    return partial(command, "train")
+    return command.of("train")
 
 
 @pytest.fixture(scope="module")
@@ -36,10 +35,9 @@ def whole(tmp_path_factory):
 
 @pytest.mark.usefixtures("_no_figures")
 def test_a_checkpoint_after_every_minibatch_changes_nothing(call):
-    """And there is progress, however soon the next one is due."""
+    """Progress is made however soon the next checkpoint is due."""
     for name, seconds in (("each", "1e-9"), ("none", "1000")):
-        code, out = call(*SMALL, f"checkpoint_seconds={seconds}", f"hydra.run.dir={name}")
-        assert code == 0, out
+        call.ok(*SMALL, f"checkpoint_seconds={seconds}", f"hydra.run.dir={name}")
     assert metrics("each")["elbo"] == metrics("none")["elbo"]
 
 
@@ -61,13 +59,12 @@ def test_a_stopped_run_is_resumed_as_if_it_had_not_been(sent, whole, tmp_path, m
 
 
 def test_a_damaged_checkpoint_is_named_and_the_one_before_used(call):
-    assert call(*SMALL, "hydra.run.dir=whole")[0] == 0
-    assert call(*SMALL, "hydra.run.dir=damaged")[0] == 0
+    call.ok(*SMALL, "hydra.run.dir=whole")
+    call.ok(*SMALL, "hydra.run.dir=damaged")
     path = Path("damaged/checkpoint.pt")
     path.write_bytes(path.read_bytes()[:-10])
     Path("damaged/metrics.json").unlink()
-    code, out = call(*SMALL, "hydra.run.dir=damaged")
-    assert code == 0
+    out = call.ok(*SMALL, "hydra.run.dir=damaged")
     assert "damaged/checkpoint.pt: damaged, its checksum is wrong; it is not used" in out
     assert chaos.differences(chaos.result(Path("whole")), chaos.result(Path("damaged"))) == []
 
@@ -75,12 +72,10 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_used(call):
 @pytest.mark.usefixtures("_no_figures")
 def test_a_deep_run_starts_from_a_linear_one(call):
     linear = [*SMALL, "model=linear", "states.n_states=16"]
-    assert call(*linear, "hydra.run.dir=linear")[0] == 0
-    code, out = call(*SMALL, "model=deep", "init_from=linear", "lr.min=1e-9", "lr.max=1e-9", "hydra.run.dir=deep")
-    assert code == 0
+    call.ok(*linear, "hydra.run.dir=linear")
+    call.ok(*SMALL, "model=deep", "init_from=linear", "lr.min=1e-9", "lr.max=1e-9", "hydra.run.dir=deep")
     assert metrics("deep")["elbo"] > metrics("linear")["elbo"] - 0.5
-    code, out = call(*SMALL, "model.hidden=[4]", "init_from=linear", "hydra.run.dir=narrow")
-    assert code == 2
+    out = call.refused(*SMALL, "model.hidden=[4]", "init_from=linear", "hydra.run.dir=narrow")
     assert "init_from=linear: every hidden layer needs at least 8 units" in out
 
 
@@ -88,11 +83,11 @@ def test_a_deep_run_starts_from_a_linear_one(call):
 def picture():
     pixels = np.random.default_rng(0).integers(0, 255, (24, 20), dtype=np.uint8)
     image = from_array(pixels)
-    return Picture(image, image.pixels, None, None, image.peak)
+    return Picture(image, image.pixels)
 
 
 def test_a_session_in_memory_writes_nothing(picture, tmp_path, monkeypatch, capfd):
-    """Also where checkpoints, pictures and restorations would be due after every epoch."""
+    """Nothing is written even if checkpoints, pictures and restorations are due after every epoch."""
     monkeypatch.chdir(tmp_path)
     config = small_config(
         image="image", dataset=ImageConfig(name="file", patch_size=4), restore_every=1, picture_every=1

@@ -1,4 +1,4 @@
-"""How a run is asked to stop."""
+"""Requests to stop a run."""
 
 import signal
 

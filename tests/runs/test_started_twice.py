@@ -18,7 +18,7 @@ fcntl = pytest.importorskip("fcntl")
 
 
 def test_a_directory_that_another_process_removes_is_made_again(command, monkeypatch):
-    """It had made it and ended by a mistake, between the first look and the lock."""
+    """A process that made the directory removes it after a mistake, between the other's first look and its lock."""
     flock, removed = fcntl.flock, []
 
     def late(handle, how):
@@ -28,8 +28,7 @@ def test_a_directory_that_another_process_removes_is_made_again(command, monkeyp
         flock(handle, how)
 
     monkeypatch.setattr(run_directory.fcntl, "flock", late)
-    code, out = command("train", *SMALL, "hydra.run.dir=run")
-    assert code == 0, out
+    command.ok("train", *SMALL, "hydra.run.dir=run")
     assert len(removed) == 3
     assert Path("run/metrics.json").is_file()
 

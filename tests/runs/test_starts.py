@@ -11,8 +11,7 @@ from tests.conftest import load, small_config
 from tvae.data.sets.bars import BarsConfig
 from tvae.errors import TrainingFailed
 from tvae.inference.streams import derive
-from tvae.runs.setup import make_fit
-from tvae.runs.starts import take_best_start
+from tvae.runs.setup import make_fit, take_best_start
 
 BARS = ["dataset=bars", "dataset.n_points=60", "states.n_states=16", "epochs=2", "start_epochs=3"]
 

@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +28,7 @@ FIRST = "import os, signal; import tvae; "
 def call(command, monkeypatch):
     monkeypatch.setattr(record, "write_figures", lambda *_: None)
     monkeypatch.setattr(connection, "_joined", None)
-    return partial(command, "train")
+    return command.of("train")
 
 
 def python(code, *words, **options):
@@ -69,7 +68,7 @@ def test_a_sweep_over_nothing_is_a_mistake(call, word):
 
 
 def test_a_sweep_over_a_group(call):
-    assert call("-m", "lr=glob(con*)", *SMALL)[0] == 0
+    call.ok("-m", "lr=glob(con*)", *SMALL)
     assert len(list(Path("outputs/train").glob("*/metrics.json"))) == 1
 
 
@@ -78,8 +77,7 @@ def test_tracebacks_on_request(call, monkeypatch, overrides):
     assert "Traceback" not in call(*overrides)[1]
     monkeypatch.setattr(monkeypatch, "setenv", lambda *_: None)  # the command's own, of HYDRA_FULL_ERROR=0
     os.environ["HYDRA_FULL_ERROR"] = "1"
-    code, out = call(*overrides)
-    assert code == 2
+    out = call.refused(*overrides)
     assert out.startswith("Traceback")
     assert out.splitlines()[-1].startswith(f"error: {overrides[0]}: ")
 
@@ -91,7 +89,7 @@ def test_tracebacks_on_request(call, monkeypatch, overrides):
         (RuntimeError("can't allocate memory: you tried to allocate 40000000000 bytes. Error code 12"), "37.3 GB were"),
         (RuntimeError("Storage size calculation overflowed with sizes=[100000000000, 1]"), "out of memory; less"),
         (RuntimeError("std::bad_alloc"), "out of memory; less"),
-        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has"), "2.00 GiB were wanted"),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0"), "2.00 GiB were requested"),
         (OSError(errno.ENOMEM, "Cannot allocate memory"), "out of memory; less"),
         (OSError(errno.EIO, "Input/output error"), "the system says: Input/output error"),
     ],
@@ -106,7 +104,7 @@ def test_numpy_says_how_much_memory_it_wanted():
     with pytest.raises(MemoryError) as caught:
         np.empty(1 << 57, np.float64)
     (line,), _ = explain(caught.value)
-    assert "out of memory: 1.00 EiB were wanted at once" in line
+    assert "out of memory: 1.00 EiB were requested at once" in line
 
 
 def test_too_large_a_model(command):
@@ -114,7 +112,7 @@ def test_too_large_a_model(command):
     code, out = command("denoise", "image=a.png", *TINY, "model.n_latents=100000000", "hydra.run.dir=run")
     assert code == 1
     assert "Traceback" not in out
-    told = r"out of memory: [\d,.]+ GB were wanted at once; less is needed with .*"
+    told = r"out of memory: [\d,.]+ GB were requested at once; less is needed with .*"
     assert re.fullmatch(told, out.splitlines()[-1]), out
 
 
@@ -207,8 +205,7 @@ def test_a_picture_whose_name_is_not_text(command, monkeypatch):
     monkeypatch.setattr(record, "write_figures", lambda *_: None)
     name = os.fsdecode(b"b\xffd.png")
     write_image(Path(name), tiny_picture())
-    code, out = command("denoise", name, os.fsdecode(b"o\xfft.png"), *TINY)
-    assert code == 0, out
+    command.ok("denoise", name, os.fsdecode(b"o\xfft.png"), *TINY)
     (run,) = Path("outputs/denoise").iterdir()
     assert Path(os.fsdecode(b"o\xfft.png")).read_bytes() == (run / "restored.png").read_bytes()
     assert "finished already" in command("denoise", name, os.fsdecode(b"o\xfft.png"), *TINY)[1]
@@ -218,8 +215,7 @@ def test_a_directory_whose_name_is_not_text(call, tmp_path, monkeypatch):
     place = tmp_path / os.fsdecode(b"n\xffm")
     place.mkdir()
     monkeypatch.chdir(place)
-    code, out = call(*SMALL, "epochs=1", "hydra.run.dir=run")
-    assert code == 0, out
+    out = call.ok(*SMALL, "epochs=1", "hydra.run.dir=run")
     assert "a name that is not UTF-8, so nothing is written for TensorBoard" in out
     assert metrics("run")["status"] == "finished"
     assert "finished already" in call(*SMALL, "epochs=1", "hydra.run.dir=run")[1]

@@ -12,7 +12,7 @@ from tvae.io.image_file import write_image
 
 @pytest.fixture(autouse=True)
 def recorded_folder(tmp_path, monkeypatch):
-    """In place of docs/paper: a folder that is not there until a test makes it."""
+    """A folder in place of docs/paper, which does not exist until a test makes it."""
     monkeypatch.setattr(record, "RECORDED", tmp_path / "recorded")
     return tmp_path / "recorded"
 
@@ -30,7 +30,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def bm3d(monkeypatch):
-    """In place of the package: a function of picture and level, which counts its calls."""
+    """A function of picture and level in place of the package, which counts its calls."""
     calls = []
 
     def run(noisy, sigma):

@@ -60,7 +60,7 @@ def test_gradients_are_those_of_the_exact_bound_on_average(name, problem):
 
 
 def test_the_straight_through_gradient_is_that_of_a_linear_function_on_average(problem):
-    """Its bias comes from curvature; without any it is that of E_q[z] = sigmoid(l), up to the temperature."""
+    """Bias comes from curvature; without any the gradient is that of E_q[z] = sigmoid(l), up to the temperature."""
     *_, logits = problem
     slope = torch.arange(1.0, 1 + N_LATENTS, dtype=torch.float64)
     drawn = ESTIMATORS["straight-through"](logits, lambda z: z @ slope, 100_000, generator(0, "test"))

@@ -1,4 +1,4 @@
-"""How many operations a visit of the torch backend dispatches."""
+"""Operations that a visit of the torch backend dispatches."""
 
 from scripts.bench.dispatches import count_dispatches
 

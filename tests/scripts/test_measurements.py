@@ -65,7 +65,7 @@ def test_growth_of_the_time(monkeypatch, tmp_path):
 
 
 def test_the_papers_setting_beside_what_it_cites(monkeypatch):
-    """Twice the states in twice the time; what is cited stands in a column of its own."""
+    """Time doubles with the number of states; cited figures have a column of their own."""
 
     def measure(setting, n_visited, *_, **__):
         assert (setting["patch"], setting["latents"], setting["ea"], n_visited) == (12, 512, (5, 4, 1), 800)

@@ -33,7 +33,7 @@ def test_the_data_shown_are_those_trained_on():
 def test_the_start_that_is_shown_is_the_one_that_was_taken(command):
     options = ["dataset.n_points=60", "states.n_states=16", "n_starts=3", "start_epochs=4", "epochs=1", "lr.max=1e-9",
                "lr.min=1e-9", "hydra.run.dir=run"]  # fmt: skip
-    assert command("train", "dataset=bars", *options)[0] == 0
+    command.ok("train", "dataset=bars", *options)
     shown = fields_of_start(Path("run"))
     assert [epoch for epoch, _ in shown] == [0, 1, 2, 3, 4]
     model = load_model(Path("run"))[0]
@@ -41,7 +41,7 @@ def test_the_start_that_is_shown_is_the_one_that_was_taken(command):
         z = torch.eye(model.n_latents)
         fields = model.decoder(z) - model.decoder(torch.zeros_like(z[:1]))
     torch.testing.assert_close(shown[-1][1], fields, atol=1e-5, rtol=0)  # its own epoch hardly learned
-    assert command("train", "dataset=bars", *options[:2], "epochs=1", "hydra.run.dir=single")[0] == 0
+    command.ok("train", "dataset=bars", *options[:2], "epochs=1", "hydra.run.dir=single")
     assert fields_of_start(Path("single")) == []
 
 
@@ -51,7 +51,7 @@ def test_figures_and_tables(command, tmp_path):
     for name in ("bars", "bars_correlated"):
         for seed in (0, 1):
             where = f"hydra.run.dir=runs/{name}_{seed}"
-            assert command("train", f"dataset={name}", *options, f"seed={seed}", where)[0] == 0
+            command.ok("train", f"dataset={name}", *options, f"seed={seed}", where)
     bars.main("runs", "out")
     expected = {f"bars_{name}.png" for name in FIGURES[:3]} | {f"bars_correlated_{name}.png" for name in FIGURES}
     assert {path.name for path in (tmp_path / "out").iterdir()} == expected | {"bars.json", "bars.md"}

@@ -21,7 +21,7 @@ def heads(pages):
 
 @pytest.fixture
 def outputs(tmp_path, recorded_folder):
-    """Something for every figure."""
+    """Content for every figure."""
     found = tmp_path / "outputs"
     for name in SHOWN:
         make_picture(found / ("natural/quick" if name.startswith("natural") else "bars") / name)

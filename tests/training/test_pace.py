@@ -1,4 +1,4 @@
-"""How many minibatches are visited at one go."""
+"""The number of minibatches in one call of the backend."""
 
 import time
 

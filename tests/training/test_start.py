@@ -45,7 +45,7 @@ def test_smoothing_keeps_constants_and_channels_apart():
 
 
 def test_states_at_the_start_are_distinct():
-    """Also where there are more than latents, up to all of them."""
+    """States are distinct even if there are more of them than latents, up to all of them."""
     assert first_combinations(200, 3).tolist() == [[1, 0, 0], [0, 1, 0], [0, 0, 1]]
     for n_states in range(1, 9):
         found = first_combinations(3, n_states)
@@ -94,7 +94,7 @@ def test_pictures_are_completed_smoothly_and_known_pixels_stay():
     clean = (rows + columns)[..., None].double().numpy()
     missing = drop_pixels(clean.shape, 0.5, 0)
     missing[5:17, 4:18] = True
-    picture = Picture(from_array(clean), np.where(missing[..., None], 0, clean), None, missing, 42.0)
+    picture = Picture(from_array(clean), np.where(missing[..., None], 0, clean), missing=missing)
     source = PatchSource(picture, 4, 3)
     whole = source.completed()
     found = whole.pixels.numpy()

@@ -30,7 +30,7 @@ def test_training_raises_the_elbo():
 
 
 def test_the_bound_leaves_the_states_as_they_are():
-    """Their order too: `authors` sorts by fitness and draws parents by place, so another picture would be restored."""
+    """The order stays too: `authors` sorts by fitness and draws parents by place, which would change the picture."""
     config = small_config(ea=EaConfig("authors", n_parents=3, n_children=3))
     fit = make_fit(config, load(config))
     list(fit.epochs())

@@ -53,7 +53,7 @@ def choose_backend(model: Model, ea: EaConfig, imputes: bool = False, is_exact_m
         gradient=gradient,
         products=products,
         optimiser=native.Adam,
-        # What a visit then leaves to torch is tiny, and not worth the waking of its threads.
+        # The visit then leaves little to torch, and waking its threads takes longer.
         at_work=native.torch_on_one_thread if is_whole else nullcontext,
         stretch=partial(native.visit_stretch, imputes=imputes) if is_whole else None,
     )

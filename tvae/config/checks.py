@@ -44,7 +44,7 @@ def resolve(cfg: DictConfig) -> Config:
 
 
 def _problems(config: Config) -> list[str]:
-    """Values out of range, and of the others those that do not go together."""
+    """Values out of range, and among the others those that do not go together."""
     out_of_range = _out_of_range(config, "")
     named = [line.partition("=")[0] + "=" for line in out_of_range]
     return out_of_range + [line for line in inconsistencies(config) if not any(name in line for name in named)]
@@ -56,7 +56,7 @@ def read_config(path: Path) -> Config:
 
 
 def parse_config(text: str, path: Path) -> Config:
-    """The same, where it is a part of the file `path`."""
+    """Read such a configuration from a text that is a part of the file `path`."""
     return _as_config(lambda: parse_yaml(text), path)
 
 

@@ -32,9 +32,28 @@ Paths are taken as they are typed. -m with values parted by commas runs all of t
 Every option, its value with what was given here (null: chosen for the data at hand), and what it means:
 """
 
+SHORT_USAGE = """\
+{about}
+
+Usage: {command} IMAGE [OUTPUT] [OPTION=VALUE ...]
+
+  image=FILE       picture or stack, or folder or pattern ('photos/*.png') of many
+  output=FILE      where the result goes (-o FILE does the same); its ending tells the kind of file
+{own}\
+  effort=default   fast, default or best: how long it may take
+  clean=FILE       clean version of the picture, where there is one: tells PSNR and SSIM
+  overwrite=true   write over an output that is there
+
+--help-all explains every option.
+"""
+OF_TASK = {
+    "denoise": "  sigma=LEVEL      standard deviation of the noise in the picture's own units, where it is known\n",
+    "inpaint": "  mask=FILE        picture of the same size, nonzero where a pixel is missing\n",
+}
+
 
 def every_option(datasets: Sequence[type] = tuple(KINDS)) -> dict[str, Field[Any]]:
-    """All there are, with those of these data sets; the most general ones first."""
+    """Every option by its dotted name, with those of these data sets; the most general ones first."""
     found: dict[str, Field[Any]] = {}
 
     def walk(schema: Any, path: str) -> None:
@@ -51,7 +70,7 @@ def every_option(datasets: Sequence[type] = tuple(KINDS)) -> dict[str, Field[Any
 
 
 def options_told(name: str, value: Any) -> list[str]:
-    """Names of the options whose description says so, see `fields.option`."""
+    """Names of the options with this value in their description, see `fields.option`."""
     return [option for option, each in every_option().items() if each.metadata.get(name) == value]
 
 
@@ -69,7 +88,7 @@ def did_you_mean(key: str, path: str = "") -> str:
 
 
 def help_text(command: str, about: str, shorthand: Sequence[str], overrides: Sequence[str]) -> str:
-    """The text of `--help`; `overrides`: the words given beside it."""
+    """The text of `--help-all`, and of `--help` for other commands; `overrides`: the words given beside it."""
     register()
     with initialize_config_dir(conf_dir(), version_base="1.3"):
         cfg = compose("config", list(overrides))
@@ -83,6 +102,11 @@ def help_text(command: str, about: str, shorthand: Sequence[str], overrides: Seq
     kind = OmegaConf.get_type(cfg.dataset)
     options = every_option(KINDS if kind is None else [kind])
     return head + "\n".join(_line(name, each, OmegaConf.select(cfg, name)) for name, each in options.items())
+
+
+def short_help(command: str, about: str, task: str) -> str:
+    """The text of `--help` for a command that restores a picture: its most used options."""
+    return SHORT_USAGE.format(about=about.strip(), command=command, own=OF_TASK[task])
 
 
 def _choices(group: str) -> str:

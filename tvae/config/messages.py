@@ -45,7 +45,7 @@ def explain(error: Exception) -> tuple[list[str], int] | None:
     if (wanted := _memory_wanted(error)) is not None:
         return [f"out of memory{wanted}; {LESS_MEMORY}"], 1
     if isinstance(error, FileExistsError):  # where a directory was to be made
-        return [f"{error.filename}: is there already, and is no folder"], 2
+        return [f"{error.filename}: exists already and is not a folder"], 2
     if isinstance(error, OSError) and error.filename is not None:
         return [f"{error.filename}: {error.strerror}"], 2
     if isinstance(error, OSError):
@@ -53,7 +53,7 @@ def explain(error: Exception) -> tuple[list[str], int] | None:
     if str(error).startswith("The --resolve flag"):  # Hydra's, as a ValueError
         return [str(error)], 2
     if isinstance(error, RuntimeError) and "srun" in str(error):
-        return ["hydra/launcher: this machine is no part of a SLURM cluster (there is no srun)"], 2
+        return ["hydra/launcher: this machine is not part of a SLURM cluster (srun is missing)"], 2
     if type(error).__name__ == "TerminatedWorkerError":  # joblib's
         return [KILLED], 1
     if type(error).__module__.startswith("submitit."):  # of a job on another machine; its text ends with the cause
@@ -62,7 +62,7 @@ def explain(error: Exception) -> tuple[list[str], int] | None:
 
 
 def _memory_wanted(error: Exception) -> str | None:
-    """How much memory was asked for at once, where that is said; None: it is another problem."""
+    """The size of a failed allocation, as far as it is known; None: the error is not about memory."""
     text = str(error)
     is_short = isinstance(error, (MemoryError, torch.OutOfMemoryError)) or getattr(error, "errno", None) == errno.ENOMEM
     if not is_short and not (isinstance(error, RuntimeError) and re.search("allocat|bad_alloc|Storage size", text)):
@@ -70,8 +70,8 @@ def _memory_wanted(error: Exception) -> str | None:
     in_bytes = re.search(r"tried to allocate (\d+) bytes", text)
     in_words = re.search(r"(?i)(?:tried|unable) to allocate ([\d.]+ [KMGTPE]i?B)", text)
     if in_bytes:
-        return f": {int(in_bytes[1]) / 2**30:,.1f} GB were wanted at once"
-    return f": {in_words[1]} were wanted at once" if in_words else ""
+        return f": {int(in_bytes[1]) / 2**30:,.1f} GB were requested at once"
+    return f": {in_words[1]} were requested at once" if in_words else ""
 
 
 def check_globs(words: Sequence[str]) -> None:
@@ -105,9 +105,9 @@ def _typed_problems(error: Exception) -> list[str]:
 
 
 def composition_problems(words: Sequence[str], error: Exception, before: Sequence[str] = ()) -> list[str]:
-    """All overrides that cannot be composed, and what the check finds in the rest; `error`: what composing all raised.
+    """A line for each override that cannot be composed, and for each problem of the rest; `error`: from composing all.
 
-    `before`: overrides that go before them. Hydra has to be initialised.
+    `before`: overrides that precede them. Hydra must be initialised.
     """
     accepted: list[str] = []
     problems: list[str] = []

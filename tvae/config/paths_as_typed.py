@@ -40,7 +40,7 @@ def as_typed(words: Sequence[str], shorthand: Sequence[str] = ()) -> list[str]:
 
 
 def is_sweep(words: Sequence[str]) -> bool:
-    """Whether a command line asks for many runs."""
+    """True if a command line asks for many runs."""
     return any(word == "-m" or (len(word) > 3 and "--multirun".startswith(word)) for word in words) or (
         "hydra.mode=MULTIRUN" in words
     )
@@ -55,7 +55,7 @@ def how_to_quote(word: str) -> str:
 
 
 def escaped(text: str) -> str:
-    """Such that OmegaConf reads it as it stands, without interpolation."""
+    """The text with `${` escaped, so that OmegaConf does not interpolate."""
     return re.sub(r"(\\*)\$\{", r"\1\1\\${", text)
 
 
@@ -85,19 +85,19 @@ def _named(words: Sequence[str], shorthand: Sequence[str]) -> list[str]:
         if not is_bare or (word.startswith("~") and "/" not in word) or not shorthand:
             named.append(word)
             continue
-        refuse(not left, f"{word}: one word too many; those that are no options are {' and '.join(shorthand)}")
+        refuse(not left, f"{word}: one word too many; words without = stand for {' and '.join(shorthand)}")
         named.append(f"{left.pop(0)}={word}")
     return named
 
 
 def _is_option(word: str) -> bool:
-    """Whether it has a name and a value; `a=b.png` may as well be a picture that is there."""
+    """True for NAME=VALUE, unless it is the name of an existing picture, as `a=b.png` may be."""
     is_picture = Path(word).suffix.lower() in KINDS and not TYPED.fullmatch(word) and os.path.isfile(word)
     return NAMED.match(word) is not None and not is_picture
 
 
 def _quoted_where_needed(word: str) -> str:
-    """One word; a path that the grammar reads as it stands is left alone, because run directories are named by it."""
+    """Quote the path in one word. What the grammar reads as it stands is unchanged: it names run directories."""
     typed = TYPED.fullmatch(word)
     if typed is None or typed[2].lower() == "null":
         return word
@@ -117,7 +117,7 @@ def _in_quotes(path: str) -> str:
 
 
 def _reads_as(path: str) -> bool:
-    """Whether Hydra's grammar takes it for this text."""
+    """True if Hydra's grammar reads the path as this very text."""
     try:
         (override,) = OverridesParser.create().parse_overrides([f"path={path}"])
         return not override.is_sweep_override() and override.value() == path

@@ -14,12 +14,12 @@ SMALL = 2e6  # multiplications in a batch; below, waking a second thread costs m
 
 
 def rank_here() -> int:
-    """Among all ranks, also before they are joined."""
+    """The rank of this process among all, known before they are connected."""
     return _number("RANK", 0)
 
 
 def local_rank() -> int:
-    """Among the ranks on this machine."""
+    """The rank of this process among those on this machine."""
     return _number("LOCAL_RANK", 0)
 
 
@@ -28,7 +28,7 @@ def local_size() -> int:
 
 
 def cores_of_task() -> int | None:
-    """Those that SLURM gives to this process; None if it does not say."""
+    """The number of cores that SLURM gives to this process; None without SLURM."""
     return _number(CORES_OF_TASK, 1) if CORES_OF_TASK in os.environ else None
 
 
@@ -41,7 +41,7 @@ def _number(name: str, default: int) -> int:
 
 
 def check_environment() -> None:
-    """Raise `UserError` unless what starts many processes has told this one its place among them."""
+    """Raise `UserError` unless the environment gives this process a place among the others."""
     for rank, size in (("RANK", "WORLD_SIZE"), ("LOCAL_RANK", "LOCAL_WORLD_SIZE")):
         mine, n_ranks = _number(rank, 0), _number(size, 1)
         refuse(
@@ -52,7 +52,7 @@ def check_environment() -> None:
 
 
 def device_problems(name: str) -> list[str]:
-    """Why a device cannot be used, if so."""
+    """Reasons why a device cannot be used."""
     if name in ("auto", "cpu"):
         return []
     kind, _, number = name.partition(":")
@@ -80,7 +80,7 @@ def threads_problems(n_threads: int | None) -> list[str]:
 
 
 def choose_device(name: str, precision: str) -> torch.device:
-    """`auto` takes an accelerator that can do the wanted precision, if there is one."""
+    """The device of this name; `auto` is an accelerator that has the wanted precision, if there is one."""
     if name not in ("auto", "cuda"):
         return torch.device(name)
     if name == "cuda" or (torch.cuda.is_available() and local_size() <= torch.cuda.device_count()):
@@ -96,7 +96,7 @@ def n_cores() -> int:
 
 
 def choose_threads(n_multiplications: int) -> int:
-    """For batches of so much work; no more than OMP_NUM_THREADS in the environment allows."""
+    """The number of threads for batches of so much work; at most OMP_NUM_THREADS, if it is set."""
     allowed = os.environ.get("OMP_NUM_THREADS", "")
     most = min(n_cores(), int(allowed)) if allowed.isdecimal() and int(allowed) > 0 else n_cores()
     return 1 if n_multiplications < SMALL else most

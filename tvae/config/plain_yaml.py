@@ -18,7 +18,7 @@ BYTES_MAX, DEPTH_MAX = 1 << 18, 10
 
 
 def load_yaml(path: Path) -> Any:
-    """The content as OmegaConf has it; any exception for what is not such a file."""
+    """Read a file of plain values with OmegaConf; raises any exception for other content."""
     check_regular(path)
     if path.stat().st_size > BYTES_MAX:
         raise ValueError(f"more than {BYTES_MAX >> 10} kB")
@@ -26,7 +26,7 @@ def load_yaml(path: Path) -> Any:
 
 
 def parse_yaml(text: str) -> Any:
-    """The same of the content of a file."""
+    """Parse the content of such a file."""
     depth = 0
     for event in yaml.parse(text, Loader=yaml.SafeLoader):
         if isinstance(event, yaml.AliasEvent):

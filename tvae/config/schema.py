@@ -1,7 +1,7 @@
 """Every option there is: the schema that the YAML files under `conf/` extend.
 
-Each option is described where it is used: training in `core` (`FitConfig` and its parts), data in `data` (`DataConfig`
-and the data sets). Here they are put together with the options of a run.
+Each option is described beside the code that uses it: training in `training.trainer` (`FitConfig` and its parts), data
+in `data.dataset` (`DataConfig`) and the data sets. Here they are put together with the options of a run.
 """
 
 from __future__ import annotations
@@ -32,14 +32,12 @@ class Config(DataConfig):
     run: Optional[str] = option(
         None, "denoise and inpaint: run directory to restore from, instead of training", is_path=True, for_arrays=False
     )
-    shared: bool = option(
-        False, "of a folder of pictures: one model for all of them, else one for each", for_arrays=False
-    )
-    precision: str = option("float32", "of all computation", choices=("float32", "float64"))
+    shared: bool = option(False, "one model for all pictures of a folder, else one for each", for_arrays=False)
+    precision: str = option("float32", "floating-point type of all computation", choices=("float32", "float64"))
     device: str = option("auto", "auto, cpu, cuda, cuda:N or mps", changes_result=False)
-    compile: bool = option(False, "torch.compile what lies behind the decoder's first layer")
+    compile: bool = option(False, "apply torch.compile to the decoder behind its first layer")
     threads: Optional[int] = option(
-        None, "of the CPU; null: one for small models, else all cores", changes_result=False, ge=1
+        None, "CPU threads; null: one for small models, else all cores", changes_result=False, ge=1
     )
     init_from: Optional[str] = option(
         None, "run directory whose parameters and states this run starts from", is_path=True, for_arrays=False
@@ -52,7 +50,7 @@ class Config(DataConfig):
         30.0, "time between checkpoints, 0: after every epoch", False, ge=0, for_arrays=False
     )
     working_dir: Optional[str] = option(
-        None, "folder that the relative paths of a run start from; it is filled in", changes_result=False,
+        None, "folder of a run's relative paths, set by the command", changes_result=False,
         for_arrays=False,
     )  # fmt: skip
     restart: bool = option(

@@ -1,4 +1,4 @@
-"""How a clean picture is corrupted for benchmarks, beyond white Gaussian noise and missing pixels (`picture`).
+"""Corruption of a clean picture for benchmarks, beyond white Gaussian noise and missing pixels (`picture`).
 
 `corruption=gaussian noise=SIGMA`: that noise and nothing else, for a file of one's own that is to be a benchmark.
 `corruption=poisson peak=P`: photon counts, P of them on average where the picture is white; `noise` is added on top.
@@ -20,7 +20,7 @@ from tvae.data.dataset import DataConfig
 from tvae.data.picture import add_noise, drop_values
 from tvae.inference.streams import generator
 
-# What each corruption needs, and what goes with it alone.
+# The option that each corruption needs, and that goes with it alone.
 NEEDS = {
     "gaussian": "noise",
     "poisson": "peak",
@@ -32,7 +32,7 @@ REACH = 4  # standard deviations that a Gaussian kernel is long, to each side
 
 
 def corrupt(pixels: np.ndarray, config: DataConfig, peak: float) -> np.ndarray:
-    """(H, W, C) with what `corruption` and `noise` ask for; `peak`: the value that is white."""
+    """Corrupt pixels (H, W, C) as `corruption` and `noise` ask; `peak`: the value of white."""
     seed = config.corruption_seed
     if config.corruption == "poisson" and config.peak is not None:
         pixels = count_photons(pixels, config.peak, seed, peak)
@@ -54,7 +54,7 @@ def count_photons(pixels: np.ndarray, photons: float, seed: int, peak: float = 2
 
 
 def add_correlated_noise(pixels: np.ndarray, noise: float, width: float, seed: int, peak: float = 255.0) -> np.ndarray:
-    """Plus Gaussian noise of `noise` grey levels of 0..255 that is blurred by a Gaussian of `width` pixels."""
+    """Add Gaussian noise of `noise` grey levels of 0..255 that is blurred by a Gaussian of `width` pixels."""
     reach = math.ceil(REACH * width)
     kernel = np.exp(-0.5 * (np.arange(-reach, reach + 1) / width) ** 2)
     kernel /= np.linalg.norm(kernel)
@@ -67,7 +67,7 @@ def add_correlated_noise(pixels: np.ndarray, noise: float, width: float, seed: i
 
 
 def add_salt_and_pepper(pixels: np.ndarray, share: float, seed: int, peak: float = 255.0) -> np.ndarray:
-    """With round(share * size) values at random, either black or white."""
+    """Set round(share * size) values at random to black or white."""
     chosen = drop_values(pixels.shape, share, seed)
     is_salt = torch.rand(pixels.shape, generator=generator(seed, "salt")).numpy() < 0.5
     return np.where(chosen, np.where(is_salt, peak, 0.0), pixels)

@@ -26,8 +26,8 @@ TASKS = ("train", "denoise", "inpaint")
 EFFORTS = ("fast", "default", "best")
 RESTORATIONS = ("posterior_mean", "nonlocal")
 SEARCH = {"selection": "posterior", "n_parents": 10, "n_children": 6, "mutation": "uniform"}  # docs/quality.md
-# What to say of an option that is only for data sets of this schema, where another one does not take it.
-NOT_FOR = {"image": "dataset={} is no image", "natural": "is for patches of natural images, not for dataset={}"}
+# Messages about options that are only for data sets of this schema, where another one is used.
+NOT_FOR = {"image": "dataset={} is not an image", "natural": "is for patches of natural images, not for dataset={}"}
 
 
 @dataclass(frozen=True)
@@ -88,18 +88,18 @@ class DatasetConfig:
         return self.schema == "image"
 
     def problems(self, config: DataConfig) -> list[str]:
-        """What is wrong with the options, a line each."""
+        """Mistakes in the options, a line each."""
         foreign = [f for f in fields(DataConfig) if f.metadata.get("only_for", self.schema) != self.schema]
         given = [(f, getattr(config, f.name)) for f in foreign if getattr(config, f.name) != f.default]
         method = config.restoration.method
         return [f"{f.name}={value}: {NOT_FOR[f.metadata['only_for']].format(self.name)}" for f, value in given] + [
-            f"restoration={method}: dataset={self.name} is no image"
+            f"restoration={method}: dataset={self.name} is not an image"
         ] * (method == "nonlocal" and not self.is_image)
 
 
 @dataclass
 class RestorationConfig:
-    """How a trained model becomes a picture."""
+    """Options of the restoration of a picture by a trained model."""
 
     method: Optional[str] = option(
         None, "posterior_mean: the model alone; nonlocal: a second stage of patch Gaussians and NL-Ridge on top of it; "
@@ -112,53 +112,42 @@ class RestorationConfig:
 
 
 picture_option = partial(option, only_for="image")
+input_option = partial(picture_option, of_data=True, for_arrays=False)  # of a picture that is read or made here
 
 
 @dataclass
 class PictureConfig:
     """Options of pictures: how one is made noisy or incomplete, which one it is, and how it is restored."""
 
-    noise: Optional[float] = picture_option(
-        None, "standard deviation of noise added to the image, in grey levels of 0..255", ge=0, lt=math.inf,
-        of_data=True, for_arrays=False,
+    noise: Optional[float] = input_option(
+        None, "standard deviation of noise added to the image, in grey levels of 0..255", ge=0, lt=math.inf
+    )
+    missing: Optional[float] = input_option(None, "fraction of the image's pixels that is dropped", ge=0, lt=1)
+    missing_per: str = input_option(
+        "pixel", "what is dropped: whole pixels, or each channel's values", choices=("pixel", "channel")
+    )
+    corruption: str = input_option(
+        "none", "benchmark made of the image: white noise, photon counts, correlated noise, salt and pepper, JPEG",
+        choices=("none", "gaussian", "poisson", "correlated", "saltpepper", "jpeg"),
     )  # fmt: skip
-    missing: Optional[float] = picture_option(
-        None, "fraction of the image's pixels that is dropped", ge=0, lt=1, of_data=True, for_arrays=False
-    )
-    missing_per: str = picture_option(
-        "pixel", "what is dropped: whole pixels, or each channel's values", choices=("pixel", "channel"),
-        of_data=True, for_arrays=False,
-    )  # fmt: skip
-    corruption: str = picture_option(
-        "none", "of the image, for a benchmark: white noise, photon counts, correlated noise, salt and pepper, JPEG",
-        choices=("none", "gaussian", "poisson", "correlated", "saltpepper", "jpeg"), of_data=True, for_arrays=False,
-    )  # fmt: skip
-    peak: Optional[float] = picture_option(
-        None, "poisson: photons where the image is white", gt=0, lt=math.inf, of_data=True, for_arrays=False
-    )
-    correlation: float = picture_option(
-        1.0, "correlated: pixels that the noise is blurred by", gt=0, le=16, of_data=True, for_arrays=False
-    )
-    outlier_share: Optional[float] = picture_option(
-        None, "saltpepper: fraction of the values", ge=0, lt=1, of_data=True, for_arrays=False
-    )
-    quality: Optional[int] = picture_option(None, "jpeg: of the file", ge=1, le=95, of_data=True, for_arrays=False)
-    corruption_seed: int = picture_option(
-        0, "of noise and missing pixels; apart from the run's seed", ge=0, of_data=True, for_arrays=False
-    )
+    peak: Optional[float] = input_option(None, "poisson: photons where the image is white", gt=0, lt=math.inf)
+    correlation: float = input_option(1.0, "correlated: deviation in pixels of the blur of the noise", gt=0, le=16)
+    outlier_share: Optional[float] = input_option(None, "saltpepper: fraction of the values", ge=0, lt=1)
+    quality: Optional[int] = input_option(None, "jpeg: quality of the file", ge=1, le=95)
+    corruption_seed: int = input_option(0, "seed of noise and missing pixels, apart from the run's seed", ge=0)
     keep_known: Optional[bool] = picture_option(
-        None, "known pixels of an incomplete image stay as they are; null: unless noise was added, never in denoise"
+        None, "keep known pixels of an incomplete image; null: unless noise was added, and never in denoise"
     )
     noise_model: str = picture_option(
-        "auto", "of what kind the noise is; auto: found out", choices=("auto", *NOISE_KINDS), of_data=True
+        "auto", "kind of noise; auto: chosen by the bound", choices=("auto", *NOISE_KINDS), of_data=True
     )
     outliers: str = picture_option(
-        "keep", "isolated pixels that look like salt and pepper or hot ones: stay, or are filled in",
+        "keep", "isolated pixels that look like salt and pepper or hot pixels: keep or fill them",
         choices=("keep", "fill"), of_data=True,
     )  # fmt: skip
     sigma: Optional[float] = picture_option(
         None, "standard deviation of the noise that the image has, in the image's own units (8 bit: of 0..255), where "
-        "it is known; null: found out", gt=0, lt=math.inf, of_data=True,
+        "it is known; null: estimated", gt=0, lt=math.inf, of_data=True,
     )  # fmt: skip
     sigma_map: Optional[str] = picture_option(
         None, "file of the image's size: the noise's standard deviation at every pixel", is_path=True, of_data=True
@@ -166,25 +155,23 @@ class PictureConfig:
     effort: str = picture_option(
         "default", "how long an image may take, by choice of the open options", choices=EFFORTS
     )
-    image: Optional[str] = picture_option(
+    image: Optional[str] = input_option(
         None, "picture or stack to restore, or folder or pattern of many, instead of the data set's own picture",
-        is_path=True, of_data=True, for_arrays=False,
+        is_path=True,
     )  # fmt: skip
-    axes: Optional[str] = picture_option(
-        None, "of an array or stack, as in TYX, TYXC or CYX; null: as the file says", has_commas=True, of_data=True,
-        for_arrays=False,
-    )  # fmt: skip
-    pages: Optional[str] = picture_option(
-        None, "of a stack to restore, as in 0,5,7 or 0-9; null: all", has_commas=True, of_data=True, for_arrays=False
+    axes: Optional[str] = input_option(
+        None, "axes of an array or stack, as in TYX, TYXC or CYX; null: as the file says", has_commas=True
+    )
+    pages: Optional[str] = input_option(
+        None, "pages of a stack to restore, as in 0,5,7 or 0-9; null: all", has_commas=True
     )
     clean: Optional[str] = picture_option(
         None, "file with the clean version of `image`, to compare with", is_path=True, beside_image=True,
         for_arrays=False,
     )  # fmt: skip
-    mask: Optional[str] = picture_option(
-        None, "file of the image's size, nonzero where a pixel is missing", is_path=True, beside_image=True,
-        of_data=True, for_arrays=False,
-    )  # fmt: skip
+    mask: Optional[str] = input_option(
+        None, "file of the image's size, nonzero where a pixel is missing", is_path=True, beside_image=True
+    )
 
 
 @dataclass
@@ -193,7 +180,7 @@ class DataConfig(PictureConfig, FitConfig):
 
     dataset: DatasetConfig = field(default_factory=DatasetConfig)
     restoration: RestorationConfig = field(default_factory=RestorationConfig)
-    task: str = option("train", "what was asked for; every command sets its own", choices=TASKS, for_arrays=False)
+    task: str = option("train", "the command; every command sets its own", choices=TASKS, for_arrays=False)
     n_patches: Optional[int] = option(
         None, "patches of natural images to train on; null: 100,000", ge=1, only_for="natural", of_data=True,
         for_arrays=False,

@@ -62,7 +62,7 @@ def find_image(name: str, data_dir: str | None = None) -> Path:
     if folder and (folder / wanted.file).is_file():
         path = folder / wanted.file
         if pooch.file_hash(str(path)) != wanted.sha256:
-            log.warning("%s: not the picture known as %s (its SHA-256 differs); it is used all the same", path, name)
+            log.warning("%s: not the picture known as %s (its SHA-256 differs); it is used anyway", path, name)
         return path
     base = (os.environ.get("TVAE_DATA_URL") or URL).rstrip("/")
     return fetch(wanted, [f"{base}/{place}" for place in FOLDERS], cache_dir(), folder)

@@ -72,7 +72,7 @@ def vanhateren(wanted: list[str] | None, data_dir: str | None) -> list[NaturalIm
         return lambda: read_file(file)
 
     def state(file: Path) -> str:
-        """Not a hash of all of it: a whole collection has 13 GB."""
+        """A mark that changes with the file; no hash of it, because a whole collection has 13 GB."""
         check_regular(file)
         found = file.stat()
         with open(file, "rb") as content:

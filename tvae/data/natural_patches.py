@@ -36,7 +36,7 @@ class Cutting:
     flat: float = option(0.0, "share of the patches drawn, the flattest, that are left out", ge=0, le=0.9)
     equalise: bool = option(True, "divide a patch by the root of its variance, plus a tenth of the mean one")
     retained: float = option(0.95, "share of the variance in the directions that are whitened fully", gt=0, le=1)
-    seed: int = option(0, "of the positions; apart from the run's seed, so that runs see the same data", ge=0)
+    seed: int = option(0, "seed of the positions, apart from the run's seed: runs see the same data", ge=0)
 
 
 @dataclass(frozen=True, eq=False)

@@ -67,7 +67,7 @@ def uniform_weights(patch_size: int) -> Tensor:
 
 
 def gaussian_weights(patch_size: int) -> Tensor:
-    """Around the centre, with a quarter of the patch as deviation."""
+    """A Gaussian around the centre, with a quarter of the patch as deviation."""
     distance = torch.arange(patch_size, dtype=torch.float64) - (patch_size - 1) / 2
     side = torch.exp(-0.5 * (distance / (patch_size / 4)) ** 2)
     return torch.outer(side, side).flatten()

@@ -34,13 +34,13 @@ LEAST_RANGE = 1e-2  # of the peak: blocks of a regular pattern may all have the 
 
 @dataclass(frozen=True, eq=False)
 class Picture:
-    """All arrays are in the image's own units."""
+    """A picture with its corruption and noise model; all arrays are in the image's own units."""
 
     image: Image  # as read: how a result is to be written
     noisy: np.ndarray  # (H, W, C) float64: what the patches are from; 0 where missing
-    clean: np.ndarray | None  # (H, W, C) float64, where it is known
-    missing: np.ndarray | None  # (H, W) bool, or (H, W, C) if channels are missing one by one; None: nothing is
-    peak: float  # for PSNR and SSIM
+    clean: np.ndarray | None = None  # (H, W, C) float64, where it is known
+    missing: np.ndarray | None = None  # (H, W) bool, or (H, W, C) if channels are missing one by one; None: nothing is
+    peak_of_clean: float | None = None  # where a clean file uses more bits than the image, or values of another kind
     sigma: float | None = None  # of the noise, where it is known
     noise_model: NoiseModel | None = None  # what was found out about the noise
     treatment: Treatment | None = None  # before the restoration; None: it is restored as it is
@@ -48,16 +48,21 @@ class Picture:
     sigma_map: np.ndarray | None = None  # (H, W, 1 or C): the noise's deviation, where it is given
 
     def parts(self) -> tuple[np.ndarray | None, ...]:
-        """All that results follow from; None: there is no such part."""
-        clean = None if self.clean is self.image.pixels else self.clean  # else it is told by what it was corrupted to
+        """Everything that results depend on; None: there is no such part."""
+        clean = None if self.clean is self.image.pixels else self.clean  # the noisy picture depends on it already
         return self.noisy, self.missing, self.image.alpha, clean, self.sigma_map
 
     def fingerprint(self) -> str:
-        """A hash of all that results follow from, the type and the axes of the file among it."""
+        """A hash of everything that results depend on, with the type and the axes of the file."""
         layout = self.image.layout
         form = [self.image.dtype.str, self.image.is_2d, None if layout is None else (layout.axes, layout.shape)]
         form += [self.image.n_equal] if self.image.n_equal > 1 else []
         return hash_of([np.frombuffer(repr(tuple(form)).encode(), np.uint8), *self.parts()])
+
+    @property
+    def peak(self) -> float:
+        """The value of white, for PSNR and SSIM."""
+        return self.image.peak if self.peak_of_clean is None else self.peak_of_clean
 
     @property
     def known(self) -> np.ndarray | None:
@@ -82,22 +87,22 @@ class Picture:
             image = self.image
         missing = None if is_known.all() else ~is_known
         sigma = self.sigma if self.treatment.sigma is None else self.treatment.sigma
-        return Picture(image, pixels, None, missing, image.peak, sigma, covariance=covariance)
+        return Picture(image, pixels, missing=missing, sigma=sigma, covariance=covariance)
 
     @cached_property
     def noise(self) -> float:
-        """Its standard deviation as far as it is known, or else as estimated."""
+        """The noise's standard deviation as far as it is known, or else as estimated."""
         return estimate_noise(self.noisy, self.missing) if self.sigma is None else self.sigma
 
     def in_all_channels(self) -> Picture:
-        """The same with as many channels as its file has, where they are all equal and it was read as grey."""
+        """The same picture with as many equal channels as its file has; it was read as grey."""
         image, n = self.image, self.image.n_equal
         clean = None if self.clean is None else self.clean.repeat(n, axis=2)
         image = replace(image, pixels=image.pixels.repeat(n, axis=2), n_equal=1)
         return replace(self, image=image, noisy=self.noisy.repeat(n, axis=2), clean=clean)
 
     def is_nearly_whole(self, keeps_known: bool) -> bool:
-        """Whether a first estimate may stand for what is missing, as it can for a few values among noisy ones."""
+        """True if a pilot may stand in for what is missing: a few values among noisy ones."""
         return self.known is None or (not keeps_known and bool(self.known.mean() >= NEARLY))
 
     @property
@@ -143,7 +148,7 @@ def hash_of(parts: Iterable[Any]) -> str:
 
 
 def check_content(noisy: np.ndarray, missing: np.ndarray | None, source: str) -> None:
-    """There has to be something to learn from."""
+    """Raise `UserError` if there is nothing to learn from."""
     known = noisy if missing is None else noisy[~missing]
     if known.size == 0:
         raise UserError(f"{source}: all pixels are missing")
@@ -171,7 +176,7 @@ def check_missing(missing: np.ndarray | None, source: str) -> None:
 
 
 def is_lossy(path: str) -> bool:
-    """Whether a file is a JPEG, whatever its name."""
+    """True for the content of a JPEG file, whatever its name."""
     with open(path, "rb") as file:
         return file.read(len(JPEG_SIGNATURE)) == JPEG_SIGNATURE
 

@@ -26,14 +26,14 @@ def _draw_in_proportion(share: Tensor, n_parents: int, rng: Stream) -> Tensor:
 
 
 def select_by_fitness(fitness: Tensor, n_parents: int, rng: Stream) -> Tensor:
-    """In proportion to the fitness above the worst of the same data point (deviation 1 in the README)."""
+    """Parents in proportion to the fitness above the worst of the same data point (deviation 1 in the README)."""
     share = fitness - fitness.amin(1, keepdim=True)
     share = share + (share.amax(1, keepdim=True) == 0)  # all equally fit: each with the same probability
     return _draw_in_proportion(share, n_parents, rng)
 
 
 def select_by_posterior(fitness: Tensor, n_parents: int, rng: Stream) -> Tensor:
-    """In proportion to q, Eq. (3)."""
+    """Parents in proportion to q, Eq. (3)."""
     return _draw_in_proportion(fitness.softmax(1), n_parents, rng)
 
 
@@ -43,12 +43,12 @@ def select_best(fitness: Tensor, n_parents: int, rng: Stream) -> Tensor:
 
 
 def select_uniformly(fitness: Tensor, n_parents: int, rng: Stream) -> Tensor:
-    """Each with the same probability."""
+    """Parents with the same probability each."""
     return rng.integers(fitness.shape[1], n_parents)
 
 
 def select_as_authors(fitness: Tensor, n_parents: int, rng: Stream) -> Tensor:
-    """As the published program does (deviation 1 in the README): shares sum to one over the minibatch, not over a row.
+    """Selection of the published program (deviation 1 in the README): shares sum to one over the minibatch.
 
     With f = fitness - 2 min(least fitness of the minibatch, 0) and F its sum over the minibatch, of C states the k-th
     becomes a parent with probability f_{k+1} / F, and the last one with all the rest: of B data points, for about
@@ -149,12 +149,12 @@ class EaConfig:
 
     @property
     def is_by_flips(self) -> bool:
-        """Whether every child is a parent with a given number of latents flipped."""
+        """True if every child is a parent with a given number of latents flipped."""
         return self.mutation == "uniform" and not self.crossover
 
     @property
     def keeps_order(self) -> bool:
-        """Whether the states of a set stay in ascending order of the fitness they had when they were last visited."""
+        """True if the states of a set stay in ascending order of the fitness they had when they were last visited."""
         return self.selection == "authors"
 
 

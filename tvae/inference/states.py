@@ -49,7 +49,7 @@ def codes(packed: Tensor, n_latents: int) -> Tensor:
 
 @lru_cache
 def _byte_offsets(n_bytes: int, device: torch.device) -> Tensor:
-    """Where each byte's part of the code table begins."""
+    """(ceil(H/8),): the place in the code table at which each byte's part begins."""
     return torch.arange(0, n_bytes * 256, 256, dtype=torch.int64, device=device)
 
 

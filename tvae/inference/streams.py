@@ -51,7 +51,7 @@ def _counters(first: int, count: int, device: torch.device) -> Tensor:
 
 @lru_cache
 def _floyd_tables(high: int, count: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """For `distinct_integers`: the places, the greatest number at each, and (count, count) which are further left."""
+    """Tables for `distinct_integers`: places, the greatest number at each, (count, count) which are further left."""
     place = torch.arange(count, device=device)
     return place, place + high - count, place < place[:, None]
 
@@ -102,7 +102,7 @@ class Stream:
         count = shape[-1]
         place, top, is_left = _floyd_tables(high, count, self.key.device)
         draw = (_shift_right(self.bits(*shape), 32) * (top + 1)) >> 32
-        # What was chosen before is what was drawn before, and the top of each place whose own draw was chosen before.
+        # Chosen before: the draws before, and the top of each place whose own draw was chosen before.
         taken = ((draw[..., None] == draw[..., None, :]) & is_left).any(-1)
         whose_top = torch.where(draw < top[0], place, draw - top[0])  # at the place whose top was drawn, else its own
         for _ in range((count - 1).bit_length()):  # from place to place, twice as far at a time

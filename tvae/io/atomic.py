@@ -18,7 +18,7 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class DiskFull(Failure):
-    """Something could not be written."""
+    """A file that could not be written."""
 
 
 @contextmanager
@@ -27,7 +27,7 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
 
     Only a file is replaced: a folder or a device that has this name stays.
     """
-    refuse(path.exists() and not path.is_file(), f"{path}: is no file, so it is not written over")
+    refuse(path.exists() and not path.is_file(), f"{path}: not a regular file, so it is not overwritten")
     temporary: Path | None = None
     try:
         file = new_file(path.parent)
@@ -75,7 +75,7 @@ def check_writable(folder: Path, name: str, what: str) -> None:
 
 
 def sync_names(directory: Path) -> None:
-    """Let what was renamed in it survive a loss of power, where the system can."""
+    """Flush the names in a directory, so that they survive a loss of power, where the system can."""
     with suppress(OSError):
         handle = os.open(directory, os.O_RDONLY)
         try:

@@ -58,7 +58,7 @@ def decode(content: bytes) -> np.ndarray:
 
 
 def alpha_of(content: bytes) -> str | None:
-    """How the last of 2 or 4 channels is declared as alpha, in the words of TIFF; None: it is a channel like others."""
+    """TIFF's word for the alpha that the last of 2 or 4 channels is declared to be; None: it is no alpha."""
     if content.startswith(NPY_SIGNATURE):
         return None
     if not content.startswith(TIFF_SIGNATURES):
@@ -148,7 +148,7 @@ def upright(array: np.ndarray, orientation: object) -> np.ndarray:
 
 
 def _refuse_many(n_pictures: int) -> None:
-    refuse(n_pictures > 1, f"holds {n_pictures} pictures, where one is wanted")
+    refuse(n_pictures > 1, f"holds {n_pictures} pictures; must hold one")
 
 
 def _refuse_colours(kind: str, known: Container[str]) -> None:

@@ -14,7 +14,7 @@ from tvae.io.scale import Scale, encode_tiff
 
 
 class Kind(NamedTuple):
-    """What a kind of file can hold."""
+    """Types and numbers of channels that a kind of file can hold."""
 
     dtypes: tuple[str, ...] | None  # None: all
     n_channels: tuple[int, ...] = (1, 2, 3, 4)

@@ -32,7 +32,7 @@ WHOLE_MAX = 2.0**53  # integers above are not exact in double precision
 
 @dataclass(frozen=True, eq=False)
 class Image:
-    """What a file holds, and what is needed to write a result in the same form."""
+    """The content of a file, and what is needed to write a result in the same form."""
 
     pixels: np.ndarray  # (H, W, C) float64; 0 where missing
     dtype: np.dtype
@@ -88,7 +88,7 @@ def read_image(path: str | Path) -> Image:
 
 
 def refuse_channels(channels: tuple[int, ...], shape: tuple[int, ...]) -> None:
-    """`channels`: (C,), or () where they have no axis."""
+    """Raise `UserError` for too many channels; `channels`: (C,), or () where they have no axis."""
     refuse(max(channels, default=1) > CHANNELS_MAX, f"shape {shape}: at most {CHANNELS_MAX} channels are read")
 
 
@@ -114,7 +114,7 @@ def from_array(array: np.ndarray) -> Image:
     if dtype.kind not in "buif" or dtype.itemsize > 8:
         raise UserError(f"pixels of type {dtype.name} are not read; Booleans, integers and floating point are")
     if array.size == 0 or array.ndim not in (2, 3):
-        raise UserError(f"an array of shape {array.shape} is no picture")
+        raise UserError(f"an array of shape {array.shape} is not a picture")
     pixels = (array[..., None] if array.ndim == 2 else array).astype(np.float64)  # (H, W, C)
     is_2d = array.ndim == 2
     if dtype.kind == "b" or dtype.name in ("uint8", "uint16"):
@@ -136,7 +136,7 @@ def from_array(array: np.ndarray) -> Image:
 
 
 def _peak(pixels: np.ndarray, dtype: np.dtype) -> float:
-    """White, by the type; of 16 bit by as many bits as are used."""
+    """The value of white: by the type, for 16 bit by the bits in use."""
     if dtype.kind == "b":
         return 1.0
     highest = pixels.max()
@@ -172,14 +172,14 @@ def to_output(pixels: np.ndarray, image: Image) -> np.ndarray:
 
 
 def holds_exactly(ending: str, image: Image) -> bool:
-    """Whether a file with this ending can hold the values of one page; 2 or 4 channels without alpha only some can."""
+    """True if a file with this ending can hold one page exactly; 2 or 4 channels without alpha only some can."""
     n_channels = image.n_channels + (image.alpha is not None)
     is_plain = image.alpha is not None or n_channels in (1, 3) or KINDS[ending].dtypes is None
     return holds_type(ending, image.dtype) and is_plain and n_channels in KINDS[ending].n_channels
 
 
 def to_png(pixels: np.ndarray, image: Image) -> np.ndarray:
-    """As `to_output`, but what a PNG file cannot hold becomes 8 bit, as on a screen."""
+    """The result of `to_output`, or as 8 bit for a screen what a PNG file cannot hold."""
     return to_output(pixels, image) if holds_exactly(".png", image) else to_screen(pixels, image)
 
 

@@ -36,7 +36,7 @@ class Layout:
 
     @property
     def order(self) -> list[int]:
-        """Axes as pages, rows, columns, channels have them."""
+        """Numbers of the axes in the order pages, rows, columns, channels."""
         channels = [i for i, axis in enumerate(self.axes) if axis in CHANNELS]
         return [*self.page_axes, self.axes.index("Y"), self.axes.index("X"), *channels]
 
@@ -51,12 +51,12 @@ class Layout:
         return pages.reshape(-1, *pages.shape[2:])
 
     def from_tall(self, tall: np.ndarray) -> np.ndarray:
-        """And back; what has one channel may have no axis for it."""
+        """The inverse of `to_tall`; a single channel may have no axis."""
         in_order = [self.shape[i] for i in self.order]
         return tall.reshape(in_order).transpose(np.argsort(self.order))
 
     def chosen(self, pages: list[int]) -> Layout:
-        """That of some pages, along one axis."""
+        """The layout of some pages, along one axis."""
         kept = [i for i in range(len(self.axes)) if i not in self.page_axes[1:]]
         sizes = [len(pages) if i == self.page_axes[0] else self.shape[i] for i in kept]
         return Layout("".join(self.axes[i] for i in kept), tuple(sizes))
@@ -77,7 +77,7 @@ class Layout:
 
 
 def layout_of(axes: str, shape: tuple[int, ...]) -> Layout:
-    """Of an array whose axes the user names; `UserError` if it cannot be."""
+    """The layout of an array whose axes the user names; `UserError` if they do not fit."""
     named, sides = axes.upper(), "x".join(map(str, shape))
     refuse(not named.isalpha() or len({*named}) < len(named), f"axes={axes}: a letter for each axis, each once")
     refuse(len(named) != len(shape), f"axes={axes}: {len(named)} axes, but the array has {len(shape)} ({sides})")
@@ -96,7 +96,7 @@ def parse_pages(text: str, n_pages: int) -> list[int]:
     for word in text.replace(" ", "").strip("[]").split(","):
         numbers = re.fullmatch(r"([0-9]{1,15})(?:-([0-9]{1,15}))?", word)
         if numbers is None:
-            raise UserError(f"pages={text}: numbers of pages are wanted, as in 0,5,7 or 0-9")
+            raise UserError(f"pages={text}: must be numbers of pages, as in 0,5,7 or 0-9")
         first, last = int(numbers[1]), int(numbers[2] or numbers[1])
         refuse(first > last, f"pages={text}: {word} goes backwards")
         refuse(last >= n_pages, f"pages={text}: the pages are 0 to {n_pages - 1}")

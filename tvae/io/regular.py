@@ -17,4 +17,4 @@ def check_regular(path: str | Path) -> None:
         raise UserError(f"{path}: {error.strerror}") from error
     if is_other:
         kind = "a folder" if found.is_dir() else "a pipe or device"
-        raise UserError(f"{str(path) or '(no name)'}: {kind}, where a file is wanted")
+        raise UserError(f"{str(path) or '(no name)'}: {kind}; must be a file")

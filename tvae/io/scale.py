@@ -1,4 +1,4 @@
-"""How large a pixel is and how far apart pages are, in space and time: as TIFF files say it, read and written.
+"""The size of a pixel and the distance of pages, in space and time, in TIFF files: read and written.
 
 Resolution tags alone give the size of a pixel; ImageJ's notes and OME-XML also give the distance of planes and the
 interval of frames. What was read by one of these is written by it, where it can hold the picture; else as resolution.
@@ -42,15 +42,15 @@ class Scale:
     notes: dict[str, Any] = field(default_factory=dict)  # as tifffile takes them
 
     def of_some_pages(self) -> Scale:
-        """Without what is said of the distance between pages."""
+        """The scale without the distance between pages."""
         return replace(self, notes={key: value for key, value in self.notes.items() if key not in OF_PAGES})
 
     def options(self) -> dict[str, Any]:
-        """For tifffile: the size of a pixel as resolution."""
+        """Arguments for tifffile: the size of a pixel as resolution."""
         return {"resolution": (self.across, self.down), "resolutionunit": self.unit}
 
     def options_of_program(self, axes: str) -> dict[str, Any]:
-        """For tifffile: all of it, for an array of these axes."""
+        """Arguments for tifffile: all notes, for an array of these axes."""
         axes = axes if "C" in axes else axes.replace(CHANNELS_AS_PAGES[0], "C")
         options = {**self.options(), self.program: True, "metadata": {"axes": axes, **self.notes}}
         per_unit = CENTIMETRE.get(_plain(self.notes.get("unit")))
@@ -60,8 +60,8 @@ class Scale:
 
 
 def read_scale(file: str | Path | IO[bytes]) -> Scale | None:
-    """Of what a TIFF file holds, if it says; what cannot be understood is left out."""
-    with suppress(Exception), tifffile.TiffFile(file) as opened:  # it is a note, and the picture is read
+    """The scale in a TIFF file, or None; what cannot be understood is left out."""
+    with suppress(Exception), tifffile.TiffFile(file) as opened:  # a picture without its scale can be used
         found = _from_ome(opened.ome_metadata) if opened.is_ome else _from_tags(opened)
         return None if found == Scale(program=found.program) else found  # what is written where nothing is known
     return None

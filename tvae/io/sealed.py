@@ -70,7 +70,7 @@ def read(path: Path, checksum: str = "") -> dict[str, Any]:
 
 @contextmanager
 def understood(where: Path) -> Iterator[None]:
-    """Within, what a checkpoint from `where` lacks, or has of another kind, counts as damage."""
+    """Turn errors about missing or unsuitable content of a checkpoint from `where` into `DamagedCheckpoint`."""
     try:
         yield
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError) as error:

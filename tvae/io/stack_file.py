@@ -60,7 +60,7 @@ def to_image(
     alpha: str | None = None,
 ) -> Image:
     """An array of this layout as an image of its pages, or of some; `alpha`: see `from_channels`."""
-    refuse(array.size == 0, f"{source}: an array of shape {array.shape} is no picture")
+    refuse(array.size == 0, f"{source}: an array of shape {array.shape} is not a picture")
     if not layout.page_axes:
         refuse(pages is not None, f"pages={pages}: {source} holds one picture")
     elif pages is not None:
@@ -76,7 +76,7 @@ def to_image(
 
 
 def _read_stack(path: Path, axes: str | None) -> Stack | None:
-    """What a file holds if it is a stack, or if the user names its axes; None: it is for `read_image`."""
+    """The content of a stack, or of a file whose axes the user names; None: it is for `read_image`."""
     try:
         with open(path, "rb") as file:
             begin = file.read(8)
@@ -145,8 +145,8 @@ def _read_frames(path: Path, axes: str | None) -> Stack | None:
 
 
 def _interval(path: str | Path) -> Scale | None:
-    """Of the frames of an animated file, as the first one has it; noted as ImageJ does."""
-    with suppress(Exception):  # it is a note, and the frames are read
+    """The interval of an animated file's frames, from the first one, as ImageJ notes it."""
+    with suppress(Exception):  # frames without an interval can be used
         milliseconds = float(iio.immeta(path, plugin="pillow", index=0)["duration"])
         return Scale(program="imagej", notes={"finterval": milliseconds / 1000}) if milliseconds > 0 else None
     return None

@@ -16,7 +16,6 @@ across, the same for both signs; beyond it there is none.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -49,13 +48,6 @@ class Whitening(NamedTuple):
 class Covariance:
     table: np.ndarray  # (C, C, L + 1, L + 1), mean variance 1
     detail: float = 1e-3  # t, over the mean variance of the noise
-
-    @cached_property
-    def is_white(self) -> bool:
-        """Whether there is but one level in each channel."""
-        is_zero = self.table == 0
-        is_zero[..., 0, 0] |= np.eye(len(self.table), dtype=bool)
-        return bool(is_zero.all())
 
     def lag(self, distance: int) -> float:
         """Correlation at so many pixels, across and down and over channels, averaged."""

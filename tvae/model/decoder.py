@@ -167,7 +167,7 @@ def decoder_from(spec: dict[str, Any], parameters: dict[str, Tensor]) -> Decoder
 
 
 def why_not_from_linear(sizes: Sequence[int], activation: str, linear_sizes: Sequence[int]) -> list[str]:
-    """What stands against starting a deep decoder of these sizes from a linear one, a line each."""
+    """Reasons against starting a deep decoder of these sizes from a linear one, a line each."""
     zero_and_one = torch.tensor([0.0, 1.0])
     problems = []
     if len(linear_sizes) != 2:

@@ -7,27 +7,25 @@ dimensions are integrated out, which here means left out.
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from tvae.model.parts import Start, Visited
+from tvae.model.parts import ClosedForm, Start, Visited
 from tvae.model.units import Units
 
 SIGMA2_MIN = 1e-10  # keeps sigma2 off the pole of the log-likelihood
 
 
-class Likelihood(nn.Module, ABC):
-    """The contract. What `__init__` takes is the `state_dict`.
+class Likelihood(ClosedForm):
+    """The contract, with that of `ClosedForm`.
 
     Shapes: x (B, D), mu (B, S, D), z (B, S, H) zeros and ones, observed (B, D) bool or None where all is observed. For
     rows, which are states with their data points: x, mu, observed (R, D), and packed states z (R, ceil(H/8)) uint8,
     which `model.packed.unpack` turns into (R, H); a likelihood without parameters per latent leaves them packed.
     """
-
-    name: ClassVar[str]
 
     @classmethod
     @abstractmethod
@@ -47,41 +45,21 @@ class Likelihood(nn.Module, ABC):
         """(R, D): gradient in mu of -1 / n_points sum_r weight_r log p(x_r | mu_r, z_r); of rows, z packed."""
 
     @abstractmethod
-    def statistics_shapes(self) -> dict[str, tuple[int, ...]]:
-        """The names and shapes of the sums that `update` needs."""
-
-    @abstractmethod
-    def add_statistics(self, sums: dict[str, Tensor], batch: Visited) -> None:
-        """Add a minibatch to the sums of the epoch, in place."""
-
-    @abstractmethod
-    def update(self, sums: dict[str, Tensor]) -> None:
-        """The closed-form M-step from the sums of an epoch; `n_points` and `n_observed` are among them."""
-
-    @abstractmethod
     def sample(self, mu: Tensor, rng: torch.Generator, z: Tensor | None = None) -> Tensor:
         """Draws from p(x | z), of the shape of mu, on the CPU's random numbers; z (..., H)."""
 
-    @abstractmethod
     def clean(
         self, x: Tensor, mu: Tensor, z: Tensor, observed: Tensor | None = None, root: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
         """(R, D) each: posterior mean and variance of the value without noise given x and z; of rows, z packed.
 
-        None: no variance. `root` (D, D): of the value times it.
+        None: no variance. With `root` (D, D): moments of the value times `root`. By default x tells nothing beyond mu.
         """
+        return mu if root is None else mu @ root, None
 
     @abstractmethod
     def sigma(self, units: Units) -> float:
         """The noise's standard deviation in the data's units, for reports."""
-
-    @abstractmethod
-    def spec(self) -> dict[str, Any]:
-        """Its `name` as `likelihood`, {} for the Gaussian; the rest is in the `state_dict`."""
-
-    def problem(self, state: dict[str, Tensor]) -> str | None:
-        """The reason why this cannot be the `state_dict` of a trained likelihood, if there is one."""
-        return None
 
 
 class Gaussian(Likelihood):
@@ -139,11 +117,6 @@ class Gaussian(Likelihood):
     def sample(self, mu: Tensor, rng: torch.Generator, z: Tensor | None = None) -> Tensor:
         return mu + self.sigma2.sqrt() * standard_normal(mu, rng)
 
-    def clean(
-        self, x: Tensor, mu: Tensor, z: Tensor, observed: Tensor | None = None, root: Tensor | None = None
-    ) -> tuple[Tensor, Tensor | None]:
-        return mu if root is None else mu @ root, None
-
     def sigma(self, units: Units) -> float:
         return units.std * math.sqrt(self.sigma2.item())
 
@@ -192,11 +165,6 @@ class KnownVariance(Likelihood):
 
     def sample(self, mu: Tensor, rng: torch.Generator, z: Tensor | None = None) -> Tensor:
         return mu + self.variance.sqrt() * standard_normal(mu, rng)
-
-    def clean(
-        self, x: Tensor, mu: Tensor, z: Tensor, observed: Tensor | None = None, root: Tensor | None = None
-    ) -> tuple[Tensor, Tensor | None]:
-        return mu if root is None else mu @ root, None
 
     def sigma(self, units: Units) -> float:
         return units.std * math.sqrt(self.variance.mean().item())

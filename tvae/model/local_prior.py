@@ -42,7 +42,7 @@ class Local(Bernoulli):
     @classmethod
     def start(cls, start: Start) -> Local:
         if start.places is None:
-            raise UserError("model.prior=local: these data have no neighbourhood; they are no patches of a picture")
+            raise UserError("model.prior=local: the data are not patches of a picture, so they have no neighbourhood")
         pi = Bernoulli.start(start).pi
         grid, side = _grid(start.places, len(pi))
         found = cls(pi, pi.expand(math.prod(grid), -1).clone())

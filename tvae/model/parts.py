@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tvae.model.packed import Products
 from tvae.model.units import Units
@@ -53,3 +54,32 @@ class Visited:
     rows: Rows  # the states that matter
     mu: Callable[[], Tensor]  # (R, D): decoded rows, computed at the first call
     products: Products  # with packed states
+
+
+class ClosedForm(nn.Module, ABC):
+    """The part of the contract that prior and likelihood share: parameters that an M-step sets in closed form.
+
+    What `__init__` takes is the `state_dict`.
+    """
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def statistics_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The names and shapes of the sums that `update` needs."""
+
+    @abstractmethod
+    def add_statistics(self, sums: dict[str, Tensor], batch: Visited) -> None:
+        """Add a minibatch to the sums of the epoch, in place."""
+
+    @abstractmethod
+    def update(self, sums: dict[str, Tensor]) -> None:
+        """The closed-form M-step from the sums of an epoch; `n_points` and `n_observed` are among them."""
+
+    @abstractmethod
+    def spec(self) -> dict[str, Any]:
+        """The `name` as `prior` or `likelihood`, {} for the paper's; the rest is in the `state_dict`."""
+
+    def problem(self, state: dict[str, Tensor]) -> str | None:
+        """The reason why this cannot be the `state_dict` after training, if there is one."""
+        return None

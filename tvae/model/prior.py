@@ -8,22 +8,21 @@ int64 are the numbers of the data points, for priors that differ between them; N
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from tvae.model.parts import Start, Visited
+from tvae.model.parts import ClosedForm, Start, Visited
 
 PI_MIN = 1e-6  # pi is kept within [PI_MIN, 1 - PI_MIN], off the poles of the log-joint
 
 
-class Prior(nn.Module, ABC):
-    """The contract. What `__init__` takes is the `state_dict`."""
+class Prior(ClosedForm):
+    """The contract, with that of `ClosedForm`."""
 
-    name: ClassVar[str]
     per_point: ClassVar[tuple[str, ...]] = ()  # parameters (..., H) that belong to these data alone; of others: `pi`
 
     @classmethod
@@ -46,30 +45,10 @@ class Prior(nn.Module, ABC):
             logits = logits[:, None]  # (B, 1, H)
         return (z * logits).sum(-1) + F.logsigmoid(-logits).sum(-1)
 
-    @abstractmethod
-    def statistics_shapes(self) -> dict[str, tuple[int, ...]]:
-        """The names and shapes of the sums that `update` needs."""
-
-    @abstractmethod
-    def add_statistics(self, sums: dict[str, Tensor], batch: Visited) -> None:
-        """Add a minibatch to the sums of the epoch, in place."""
-
-    @abstractmethod
-    def update(self, sums: dict[str, Tensor]) -> None:
-        """The closed-form M-step from the sums of an epoch; `n_points` is among them."""
-
     def sample(self, n_points: int, rng: torch.Generator) -> Tensor:
         """(N, H): states from `mean`, on the CPU's random numbers."""
         pi = self.mean()
         return (torch.rand(n_points, len(pi), generator=rng, dtype=pi.dtype).to(pi.device) < pi).to(pi.dtype)
-
-    @abstractmethod
-    def spec(self) -> dict[str, Any]:
-        """Its `name` as `prior`, {} for Bernoulli; the rest is in the `state_dict`."""
-
-    def problem(self, state: dict[str, Tensor]) -> str | None:
-        """The reason why this cannot be the `state_dict` of a trained prior, if there is one."""
-        return None
 
 
 class Bernoulli(Prior):

@@ -36,7 +36,7 @@ class ModelConfig:
     )  # fmt: skip
     n_latents: Optional[int] = option(None, "H; null: by the data", ge=1)
     hidden: Optional[list[int]] = option(None, "units of each hidden layer, []: linear; null: one of n_latents", ge=1)
-    activation: str = option("relu", "of the hidden layers", choices=tuple(ACTIVATIONS))
+    activation: str = option("relu", "activation of the hidden layers", choices=tuple(ACTIVATIONS))
     pi: Optional[float] = option(None, "prior at the start; null: 1/H", gt=0, lt=1)
     likelihood: Open[str] = option(
         "gaussian", "noise model; slab: with Gaussian directions for every latent; null: by the data", is_open=True,
@@ -63,7 +63,7 @@ class ModelConfig:
         None, "likelihood=known_variance: noise variance of each value of a data point, in the data's units", gt=0
     )
     solver: Open[str] = option(
-        "adam", "of the decoder: adam by minibatch, or (linear only) exact once an epoch; null: by the model",
+        "adam", "training of the decoder: adam by minibatch, or (linear) exact once an epoch; null: by the model",
         is_open=True, choices=("adam", "exact"),
     )  # fmt: skip
     impute: Open[bool] = option(

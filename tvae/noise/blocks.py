@@ -69,7 +69,7 @@ class Line:
 
     @property
     def miss(self) -> float:
-        """How far variances are from the line, as a factor's logarithm, in the median."""
+        """Median distance of variances from the line, as a factor's logarithm."""
         least = np.finfo(float).tiny
         return float(np.median(np.abs(np.log(self.variance.clip(min=least) / self.at(self.mean).clip(min=least)))))
 
@@ -193,7 +193,7 @@ def blocks_of(pixels: np.ndarray, usable: np.ndarray) -> Blocks | None:
 
 
 def evenness(pixels: np.ndarray, usable: np.ndarray) -> float:
-    """How even the least power of blocks (H, W, C) is: 1 for noise alone, little where there are quiet places."""
+    """Evenness of the least power of blocks (H, W, C): 1 for noise alone, small where there are quiet places."""
     channels = [(pixels[..., k], usable[..., k]) for k in range(pixels.shape[2])]
     noise = np.random.default_rng(0).standard_normal((SIMULATED, SIMULATED))
     for side, orders in EVEN_ORDERS.items():

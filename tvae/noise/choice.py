@@ -1,4 +1,4 @@
-"""Which noise a picture has: the same small model is fitted with each candidate inside, and the highest bound wins.
+"""The kind of noise in a picture: the same small model is fitted with each candidate, and the highest bound wins.
 
 Candidates: white Gaussian noise, with one level or a level for each channel; photon counts, by a variance-stabilising
 transform; noise correlated between neighbours and channels, by its covariance in a patch; and both. What the bound
@@ -153,7 +153,7 @@ def judge(picture: Picture, kind: str) -> tuple[NoiseModel, Treatment | None] | 
 def _candidates(
     trial: Trial, blocks: Blocks, line: Line, usable: np.ndarray, white: Candidate, kind: str
 ) -> list[Candidate]:
-    """All but white noise with one level; a covariance is looked for after the transform, if there is one."""
+    """Fit all candidates but white noise of one level; the covariance is that after the transform, if any."""
     found: list[Candidate] = []
     lines = [line]
     if line.mean.min() > max(NEARLY_ZERO * line.mean.max(), np.finfo(np.float32).tiny):
@@ -184,7 +184,7 @@ def _candidates(
 
 
 def _is_of_counts(line: Line) -> bool:
-    """Whether variances grow along the line, by noise that is as white as counts are."""
+    """True if variances grow along the line, by noise that is as white as counts are."""
     growth = float(line.at(line.mean.max()) / line.at(line.mean.min()))
     if np.ptp(line.mean) < np.sqrt(line.variance.max()):  # brightness hardly differs: stars on an even sky
         return False
@@ -257,7 +257,7 @@ class Trial:
 
 
 def step_of(pixels: np.ndarray) -> float:
-    """Between grey levels; 0 for floating-point values that hardly ever repeat."""
+    """The step between grey levels; 0 for floating-point values that hardly ever repeat."""
     levels = np.unique(pixels)
     return float(np.median(np.diff(levels))) if 1 < len(levels) < pixels.size / 2 else 0.0
 

@@ -1,8 +1,8 @@
 """The standard deviation of white noise in a picture, from the picture alone.
 
-Two looks at where there is hardly anything but noise: the finest diagonal details, and in the flattest parts of the
+Two estimates where there is hardly anything but noise: the finest diagonal details, and in the flattest parts of the
 picture the directions of patch space in which patches vary least (as in Pyatykh, Hesser and Zheng 2013). Both are a
-little too high, for some of the picture is left; the lower one is the better one.
+little too high, because some of the picture is left; the lower one is closer.
 The slab model learns it once more, from what its directions leave of all patches.
 
 Near black and white, values that noise takes out of range are clipped, and the noise with them. Parts in which many
@@ -33,7 +33,7 @@ LEFT_MIN = 0.03  # share of the picture that has to be left; else all of it coun
 
 
 def estimate_noise(pixels: np.ndarray, missing: np.ndarray | None) -> float:
-    """Of an image (H, W, C): the lower one of what the finest details and the smallest directions say."""
+    """Noise level of an image (H, W, C): the lower of the estimates from finest details and smallest directions."""
     from_details = diagonal_details(pixels, missing)
     if missing is not None or min(pixels.shape[:2]) < BLOCK:
         return from_details
@@ -91,9 +91,10 @@ def at_extremes(pixels: np.ndarray, known: np.ndarray | None = None) -> np.ndarr
 
 
 def smallest_directions(pixels: Tensor, is_extreme: Tensor) -> float:
-    """Of one channel (H, W): variance in the smallest directions over that of unit noise, in the flattest blocks.
+    """Noise level of one channel (H, W), from the smallest directions in the flattest blocks.
 
-    The square root of it; infinite if all blocks are clipped. `is_extreme` (H, W): where values may be clipped.
+    It is the square root of their variance over that of unit noise; infinite if all blocks are clipped. `is_extreme`
+    (H, W): where values may be clipped.
     """
     steps = [max(BLOCK // 2, (side - BLOCK) // BLOCKS_MAX) for side in pixels.shape]
     tops, lefts = (positions(side, BLOCK, step) for side, step in zip(pixels.shape, steps, strict=True))

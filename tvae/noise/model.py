@@ -17,7 +17,7 @@ WORDS = {"gaussian": "white Gaussian", "poisson_gaussian": "photon counts", "cor
 
 @dataclass(frozen=True, eq=False)
 class NoiseModel:
-    """In the picture's own units."""
+    """Kind and parameters of a picture's noise, in the picture's own units."""
 
     kind: str
     line: Line  # variance against brightness
@@ -31,7 +31,7 @@ class NoiseModel:
     step: float  # between grey levels; 0: there are none
 
     def facts(self) -> dict[str, Any]:
-        """As metrics.json has them."""
+        """Values for metrics.json."""
         return {
             "kind": self.kind,
             "is_signal_dependent": self.is_signal_dependent,
@@ -46,7 +46,7 @@ class NoiseModel:
         }
 
     def __str__(self) -> str:
-        """A line for the log."""
+        """The line for the log."""
         parts = [WORDS[self.kind]]
         if self.is_signal_dependent:
             parts.append(f"variance {self.line.gain:.3g} x {self.line.offset:+.3g}")

@@ -28,7 +28,7 @@ ROOT = math.sqrt(3 / 2)
 
 @dataclass(frozen=True)
 class Anscombe:
-    """Of noise with variance gain * x + offset."""
+    """The transform for noise with variance gain * x + offset."""
 
     gain: float  # a > 0
     offset: float  # b
@@ -55,7 +55,7 @@ class Anscombe:
         return self.gain * counts - self.offset / self.gain
 
     def slope(self, stabilised: np.ndarray) -> np.ndarray:
-        """Of the inverse."""
+        """The derivative of `inverse`."""
         d = stabilised.clip(min=AT_ZERO)
         return self.gain * (d / 2 - ROOT / 4 / d**2 + 11 / 4 / d**3 - 15 / 8 * ROOT / d**4)
 

@@ -37,7 +37,7 @@ class Accumulator:
         self.within = (pixels[:, None] * n_channels + torch.arange(n_channels)).flatten()  # (D,)
         self.weights = weights.double().repeat_interleave(n_channels)  # (D,)
         self.n_values = len(rows) * width * n_channels
-        # Of the means, their squares plus variances, weights; the first and last place are for what does not count.
+        # Sums of means, of squares plus variances, of weights; the first and last place take what does not count.
         self.sums = torch.zeros(3, 1 + self.n_values + 1, dtype=torch.float64)
 
     def add(self, index: Tensor, mean: Tensor, variance: Tensor, certainty: Tensor | None = None) -> None:

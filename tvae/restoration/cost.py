@@ -20,7 +20,6 @@ from tvae.backends.native.slab import has_slab
 from tvae.backends.native.threads import WORTH_THREADS, n_threads_for
 from tvae.config.schema import Config
 from tvae.data.picture import Picture
-from tvae.data.sets.image import ImageConfig
 from tvae.inference.streams import Stream, generator
 from tvae.io.atomic import write_atomically
 from tvae.model.local_prior import Local
@@ -29,11 +28,12 @@ from tvae.restoration.non_local.effort import REFINEMENTS, Refinement
 from tvae.restoration.non_local.filling import n_passes, sizes
 from tvae.restoration.non_local.local_groups import refine_locally
 from tvae.restoration.non_local.stage import LARGER_GROUPS, MUCH_NOISE, SIDE_MIN
+from tvae.restoration.pipeline import stride_of_states
 from tvae.training.trainer import Fit
 
 GROUP, BY_VALUE = 20e-6, 0.011e-6  # seconds of a local group, and on top of it by the values of its patches
 FILLED, BY_VOLUME = 60e-6, 2.4e-9  # a group to fill; on top by the square of its size times the values of a patch
-# Of a data point of the slab model: its posterior mean, on top by the products of its candidates, and for the sums of
+# Seconds of a data point of the slab model: its posterior mean, on top by products of candidates, and for the sums of
 # the M-step by the square of its values; of an M-step by H D^3, and of the local prior by cells and latents
 POINT, BY_PRODUCT, VISIT, BY_SQUARE = 5e-6, 0.23e-9, 3e-6, 1.5e-9
 BY_CUBE, BY_CELL = 1.4e-9, 55e-9
@@ -43,18 +43,6 @@ THREADS_GAIN = 0.8  # what each further thread of the kernel brings
 TRIAL, TRIAL_SECONDS = 48, 0.010  # pixels along a side of a trial, and what it took where the constants are from
 N_TRIALS = 5
 N_TRIED = 1024  # data points of an E-step that is timed
-
-
-N_DENSE = 1_000_000  # pixels; a larger picture's pilot takes every second patch (docs/pictures.md)
-
-
-def stride_of_states(config: Config, picture: Picture) -> int:
-    """Between the patches that are averaged; a large picture's first estimate of two takes every second one."""
-    options = config.dataset
-    assert isinstance(options, ImageConfig)
-    assert options.patch_size is not None
-    is_thinned = config.restoration.method == "nonlocal" and picture.noisy[..., 0].size > N_DENSE
-    return min(options.patch_size, max(options.stride, 2)) if is_thinned else options.stride
 
 
 def stages(config: Config, fit: Fit, picture: Picture) -> dict[str, float]:
@@ -72,7 +60,7 @@ def stages(config: Config, fit: Fit, picture: Picture) -> dict[str, float]:
 
 
 def n_at_work(fit: Fit) -> float:
-    """How many times as fast all ranks and threads together are as one thread."""
+    """Speed of all ranks and threads together, relative to one thread."""
     return fit.team.size * (1 + THREADS_GAIN * (n_threads_for(WORTH_THREADS + 1) - 1))
 
 
@@ -138,7 +126,7 @@ def e_step_seconds(fit: Fit) -> float:
 
 @lru_cache
 def slowness() -> float:
-    """How many times as long as the measured one this machine takes for local groups."""
+    """Time that this machine takes for local groups, relative to the measured one."""
     kept = cache_dir() / f"speed-{speed_key()}.txt"
     least = math.inf
     with suppress(OSError, ValueError):
@@ -162,7 +150,10 @@ def _trial_seconds() -> float:
 
 
 def _shortest(action: Callable[[], object], n: int, is_here: bool) -> float:
-    """Seconds; the first ones have threads to start and caches to fill. `is_here`: of this thread, not of others."""
+    """Seconds of the fastest of n runs: the first have threads to start and caches to fill.
+
+    `is_here`: time of this thread alone.
+    """
     clock, times = time.thread_time if is_here else time.perf_counter, []
     for _ in range(n):
         started = clock()

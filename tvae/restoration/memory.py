@@ -1,4 +1,4 @@
-"""How much memory a picture takes, and whether there is as much.
+"""Memory that a picture takes, and a check that there is as much.
 
 Restoration holds some values for every pixel of the picture, and for the rest a bounded number of patches and rows.
 """
@@ -25,7 +25,7 @@ PLENTY = 0.95  # of what is free
 
 
 def bytes_needed(config: Config, dataset: Dataset, has_states: bool = False) -> int:
-    """By the process at most: what it has taken, states, which are saved in copies, and what a picture takes.
+    """Peak memory of the process: what it has taken, states, which are saved in copies, and what a picture takes.
 
     `has_states`: they are among what it has taken.
     """
@@ -39,7 +39,7 @@ def bytes_needed(config: Config, dataset: Dataset, has_states: bool = False) -> 
 
 
 def bytes_of_restoration(config: Config, picture: Picture) -> int:
-    """On top of the picture itself."""
+    """Memory on top of the picture itself."""
     band = PER_BAND_VALUE * min(picture.page_height, ROWS_MAX) * picture.noisy[0].size + AT_ONCE
     per_value = PER_VALUE_REPEATED if REFINEMENTS[config.effort].is_repeated else PER_VALUE_LOCAL
     if not picture.seen.is_nearly_whole(bool(config.keep_known)):
@@ -48,7 +48,7 @@ def bytes_of_restoration(config: Config, picture: Picture) -> int:
 
 
 def bytes_taken() -> int:
-    """The most that this process has had so far."""
+    """Peak memory of this process so far."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 

@@ -1,4 +1,4 @@
-"""How close an image is to the clean one, neither rounded nor clipped: one table of metrics."""
+"""Quality of an image beside the clean one, neither rounded nor clipped: one table of metrics."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ def _of_restored(measure: Callable[[ArrayLike, ArrayLike, float], float]) -> Cal
 
 
 def _ssim_of_pages(picture: Picture, restored: Restored) -> float:
-    """On average: windows must not reach from page to page."""
+    """Mean SSIM of the pages, so that no window reaches from page to page."""
     assert picture.clean is not None
     pages = zip(*(np.split(each, picture.n_pages) for each in (picture.clean, restored.pixels)), strict=True)
     return float(np.mean([ssim(clean, pixels, picture.peak) for clean, pixels in pages]))
 
 
-# What metrics.json, and for METRICS_OVER_TIME also history.csv and TensorBoard, say of a restored picture.
+# Metrics of a restored picture in metrics.json; those of METRICS_OVER_TIME are in history.csv and TensorBoard, too.
 METRICS: dict[str, Callable[[Picture, Restored], float]] = {
     "psnr": _of_restored(psnr),
     "psnr_input": _psnr_input,

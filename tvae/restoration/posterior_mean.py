@@ -1,4 +1,4 @@
-"""From a trained model back to an image: the posterior mean of every overlapping patch, averaged.
+"""Restoration of an image by a trained model: the posterior mean of every overlapping patch, averaged.
 
     x_est = sum_z q(z) E[clean x | x, z]                                                                       Eq. (15)
 
@@ -34,14 +34,14 @@ PRUNE = 1e-4  # share of q left out
 
 @dataclass(frozen=True)
 class Plan:
-    """How a picture is restored."""
+    """Options of a restoration by posterior mean."""
 
     patch_size: int
     train_stride: int  # between the patches that were trained on, whose states are taken over
     stride: int = 1  # between the patches that are averaged
     average: str = "uniform"
     n_rounds: int = 2  # E-steps with fixed parameters before the posterior mean is taken
-    keep_observed: bool = False  # only missing pixels are replaced
+    keep_known: bool = False  # only missing pixels are replaced
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +85,7 @@ def restore(fit: Fit, picture: Picture, plan: Plan, bands: Bands = Bands()) -> R
     bands.fill("states", found, picture.n_pages, of_band, is_joint=True)
     likelihood = fit.model.likelihood  # a slab model tells the noise from the picture, binary states do not
     pixels, uncertainty = found.numpy()
-    is_slab, is_exact = isinstance(likelihood, Slab), plan.keep_observed and picture.known is not None
+    is_slab, is_exact = isinstance(likelihood, Slab), plan.keep_known and picture.known is not None
     level = likelihood.sigma(fit.units) if is_slab and not is_exact else None
     restored = Restored(pixels, uncertainty, level, is_posterior=is_slab)
     return kept(restored, picture) if is_exact else restored
@@ -137,14 +137,6 @@ def _certainty(fit: Fit, variance: Tensor) -> Tensor | None:
 
 def _weights(plan: Plan) -> Tensor:
     return AVERAGES[plan.average](plan.patch_size)
-
-
-def take_back(picture: Picture, restored: Restored) -> Restored:
-    """Invert the treatment of a picture: from the restored `picture.seen` to the picture's own units."""
-    treatment = picture.treatment
-    if treatment is None or treatment.step is None:
-        return restored
-    return Restored(*treatment.back(restored.pixels, restored.uncertainty), treatment.noise_level)
 
 
 def _moments(

@@ -29,7 +29,7 @@ class Band:
 
     @property
     def place(self) -> slice:
-        """Its rows among all."""
+        """The rows of the band among all rows."""
         return slice(self.page.start + self.rows.start, self.page.start + self.rows.stop)
 
 
@@ -51,11 +51,11 @@ Watch = Callable[[str, float], None]  # told a stage of the work, and the share 
 
 
 def nobody(stage: str, share: float) -> None:
-    """Watches."""
+    """Ignore progress."""
 
 
 class Bands:
-    """The bands of a picture, shared out among ranks. `runs.restoring` keeps in files what is done."""
+    """The bands of a picture, shared out among ranks. `runs.kept_bands` keeps finished ones in files."""
 
     def __init__(self, team: Team = ALONE, watch: Watch = nobody):
         self.team, self.watch = team, watch
@@ -87,15 +87,15 @@ class Bands:
         return compute()
 
     def within(self, share: float) -> None:
-        """Told by what is computed how much of the band is done."""
+        """Report the share of the current band that is done."""
         self.watch(self.stage, (self.n_done + share) / self.n_bands)
 
     def tell(self, stage: str, n_done: int, n_bands: int) -> None:
-        """Called on all ranks before each of them has a band."""
+        """Hook, called on all ranks before each of them starts a band."""
 
 
 def overlapping(places: Tensor, patch_size: int, rows: range) -> range:
-    """Which of the patches that begin at `places` (n,), in ascending order, reach into `rows`."""
+    """Numbers of the patches beginning at `places` (n,), in ascending order, that reach into `rows`."""
     first, last = torch.searchsorted(places, torch.tensor([rows.start - patch_size + 1, rows.stop])).tolist()
     return range(first, last)
 

@@ -111,7 +111,7 @@ def _write_newest(directory: Path, content: dict[str, Any]) -> None:
 
 
 def _remove_other_parts(directory: Path, newest: set[str | None]) -> None:
-    """Those that are neither the newest checkpoint's nor the previous one's, if they can be: they only take room."""
+    """Remove parts that belong neither to the newest checkpoint nor to the previous one, as far as possible."""
     with suppress(OSError):
         others = [file for file in directory.glob(PARTS) if file.name not in newest]
         wanted = _files_of(directory / PREVIOUS) if others else set()
@@ -146,7 +146,7 @@ def load_newest(directory: Path, ranks: Ranks) -> Saved | None:
 
 
 def reinstate(saved: Saved) -> None:
-    """Let a checkpoint that was read be the newest: a damaged one must not become the previous, and is put aside."""
+    """Make a checkpoint that was read the newest; a damaged newest one is put aside, so that it never replaces this."""
     directory = saved.path.parent
     if saved.path.name == PREVIOUS:
         if (directory / CHECKPOINT).exists():
@@ -202,6 +202,6 @@ def copy_rows(
 
 
 def shape_of(parts: Iterable[Part], name: str) -> tuple[int, ...]:
-    """Of all rows of this name together; () where there are none."""
+    """The shape of all rows of this name together; () where there are none."""
     shapes = [part.shape for part in parts if part.name == name]
     return (sum(shape[0] for shape in shapes), *shapes[0][1:]) if shapes else ()

@@ -1,4 +1,4 @@
-"""Whether what a checkpoint holds can be what this program has written: right checksum or not, it may be crafted.
+"""Checks of a checkpoint's content, which may be crafted even if its checksum is right.
 
 Values of another kind or shape, NaN, and places that no run comes to are refused before anything is taken over.
 """
@@ -90,7 +90,7 @@ def check_states(parts: Iterable[Part], n_latents: int) -> None:
 
 
 def _check_tensor(value: Any, name: str, shape: tuple[int, ...] | None = None) -> None:
-    _check(isinstance(value, Tensor) and value.is_floating_point(), f"{name} is no tensor of numbers")
+    _check(isinstance(value, Tensor) and value.is_floating_point(), f"{name} is not a tensor of numbers")
     _check(shape in (None, tuple(value.shape)), f"{name} of shape {tuple(value.shape)}, not {shape}")
     _check(bool(torch.isfinite(value).all()), f"NaN or infinity in {name}")
 

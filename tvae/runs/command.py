@@ -1,4 +1,4 @@
-"""What every command shares: starting Hydra, and ending with an exit code, and a line for what went wrong.
+"""The frame of every command: it starts Hydra, and ends with an exit code and a line for what went wrong.
 
 0 done; 2 a mistake in what the user gave, a line for each; 1 anything else, also an interruption.
 HYDRA_FULL_ERROR=1 in the environment shows tracebacks.
@@ -23,7 +23,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from tvae import __version__
 from tvae.config.checks import resolve
-from tvae.config.every_option import help_text
+from tvae.config.every_option import OF_TASK, help_text, short_help
 from tvae.config.messages import check_globs, explain, one_line
 from tvae.config.paths_as_typed import as_typed, is_sweep
 from tvae.config.placement import (
@@ -51,7 +51,6 @@ from tvae.runs.logs import log_to_terminal
 from tvae.runs.made_directories import remove_made
 from tvae.runs.result import tell_result
 from tvae.runs.run_directory import Busy
-from tvae.runs.short_help import OF_TASK, short_help
 from tvae.runs.signals import LAUNCHED_BY, Interrupted, at_work, end_with_launcher, raise_interrupts
 from tvae.runs.sweeps import JOBS, note_job, run_name, tell_sweep
 from tvae.starting import INTERRUPTED
@@ -75,16 +74,14 @@ def _run(task: Callable[[Config, Path], object], cfg: DictConfig) -> None:
     is_multirun = HydraConfig.get().mode == RunMode.MULTIRUN
     try:
         if _is_joblib() and "TORCHELASTIC_RUN_ID" in os.environ:
-            raise UserError("hydra/launcher=joblib: not under torchrun; jobs side by side, or processes of one job")
+            raise UserError("hydra/launcher=joblib: does not work under torchrun; use one of them")
         if _is_joblib():
             end_with_launcher()
         ranks = join()
         log_to_terminal(f"{path.name}: " if _is_joblib() else "")
         with sharing_failures():
             config = resolve(cfg)
-            refuse(
-                config.task != Config.task, f"task={config.task}: is for a command to set; python -m tvae.{config.task}"
-            )
+            refuse(config.task != Config.task, f"task={config.task}: set by the command python -m tvae.{config.task}")
             config.threads = config.threads or threads_of_job()
             config.restart = config.restart and is_first_attempt()  # else it would throw away what that one has saved
             path = _shared(path, ranks)
@@ -124,12 +121,12 @@ def _shared(path: Path, ranks: Ranks) -> Path:
 
 
 def _is_joblib() -> bool:
-    """Whether this job is one of several that joblib runs side by side."""
+    """True if this job is one of several that joblib runs side by side."""
     return HydraConfig.get().mode == RunMode.MULTIRUN and "joblib" in HydraConfig.get().launcher._target_
 
 
 def _note_failure(line: str) -> None:
-    """For the list at the end; the job may be in another process, and on a machine that does not see the file."""
+    """Add a line to the list of failed jobs; on another machine the file of that list may be out of reach."""
     with (
         suppress(KeyError, OSError),
         open(os.environ[FAILURES], "a", encoding="utf-8", errors="backslashreplace") as file,
@@ -182,7 +179,7 @@ def launch(job: Callable[[], None], about: str | None, shorthand: Sequence[str] 
 
 
 def _with_output(words: list[str]) -> list[str]:
-    """`-o FILE` as the option it stands for."""
+    """The words with `-o FILE` as `output=FILE`."""
     if "-o" not in words:
         return words
     place = words.index("-o")
@@ -199,7 +196,7 @@ def _show_help(about: str, shorthand: Sequence[str]) -> None:
         text = help_text(_name(), about, shorthand, [word for word in sys.argv[1:] if "=" in word])
     try:
         print(text, flush=True)
-    except BrokenPipeError:  # who reads it has seen enough
+    except BrokenPipeError:  # the reader has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -219,13 +216,13 @@ def _launch(job: Callable[[], None], folder: Path) -> None:
 
 
 def _name() -> str:
-    """What this command is called by."""
+    """The command as the user would type it."""
     called = Path(sys.argv[0])
     return f"python -m tvae.{called.stem}" if called.suffix == ".py" else called.name
 
 
 def _end_of_thread(end: threading.ExceptHookArgs) -> None:
-    """A full disk is met by the thread that writes for TensorBoard, and told by the main one, which is handed it."""
+    """Ignore a full disk in TensorBoard's thread: the main thread raises the same error and reports it."""
     if not (isinstance(end.exc_value, OSError) and end.exc_value.errno in NO_ROOM):
         threading.__excepthook__(end)
 
@@ -248,7 +245,7 @@ def _end(error: Exception) -> None:
     if explained is None:
         raise error
     lines, code = explained
-    # Of what all ranks know, the leader tells; of what goes wrong before they are joined, the first on each machine.
+    # The leader reports what all ranks know; before they are connected, the first one on each machine does.
     rank, is_others = 0, False
     with suppress(UserError):  # it may be the environment that is wrong
         rank, is_others = rank_here(), getattr(error, "is_shared", False) if n_joined() else local_rank() > 0

@@ -12,7 +12,7 @@ DAMAGED = "checkpoint.damaged.pt"  # a newest checkpoint that could not be read
 PARTS = "checkpoint.part-*.pt"  # states of many ranks, or many of one
 BANDS = "restored.band-*.pt"  # of a picture, until all of it is restored
 STATES = "states.{}.bin"  # the states of a rank, where they do not fit into memory
-# Of a folder of pictures: the runs, their results, and tables of them
+# For a folder of pictures: the runs, their results, and tables of them
 RUNS_DIR, RESTORED_DIR, TABLE, PAGE, SHARED_MODEL = "runs", "restored", "results.csv", "results.html", "model.tvae"
 
 # Everything a run may write; nothing else in the directory is ever touched.

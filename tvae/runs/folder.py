@@ -1,4 +1,4 @@
-"""Every picture of a folder, or that a pattern matches: one model for each, or `shared=true` one for all.
+"""Restoration of every picture in a folder or matching a pattern: a model for each, or with `shared=true` one for all.
 
 The run directory holds `runs/NAME` for each picture, `restored/NAME` (or `output=FOLDER`) with the results beside each
 other, and the table of them. What is done already is skipped; what goes wrong with one picture is told at the end.
@@ -34,7 +34,7 @@ DONE = {"train": "Trained on", "denoise": "Denoised", "inpaint": "Filled in"}
 
 
 class SomeFailed(Failure):
-    """Of the pictures of a folder; all others are done."""
+    """Some pictures of a folder failed; all others are done."""
 
     is_shared = True  # so is each of the failures
 
@@ -49,12 +49,12 @@ class Task:
 
 
 def is_folder(image: str | None) -> bool:
-    """Whether it is a folder, or a pattern that is not the name of a file itself."""
+    """True for a folder, or a pattern that is not itself the name of a file."""
     return image is not None and (os.path.isdir(image) or (not os.path.exists(image) and glob.has_magic(image)))
 
 
 def check_folder(config: Config, path: Path) -> None:
-    """Before anything is written: raise `UserError` without pictures, or where results cannot be written.
+    """Raise `UserError` if there are no pictures, or if results cannot be written; nothing is written yet.
 
     A directory may hold files of the names that a folder's run has, and that are no run's.
     """
@@ -63,18 +63,18 @@ def check_folder(config: Config, path: Path) -> None:
         log.info("image=%s: %d pictures were written by runs, and are left out", config.image, n_left_out)
     if config.output is not None:
         folder, what = Path(config.output).absolute(), f"output={config.output}"
-        refuse(folder.is_file(), f"{what}: is a file; of a folder the results are a folder")
+        refuse(folder.is_file(), f"{what}: is a file; the results of a folder go to a folder")
         check_writable(next(each for each in (folder, *folder.parents) if each.exists()), "results", what)
     is_runs = (path / CONFIG).exists() or (path / RUNS_DIR).exists()
     for name in (TABLE, PAGE, SHARED_MODEL):
         refuse(
             (path / name).exists() and not is_runs,
-            f"{path}: holds a {name} that is no run's; name another hydra.run.dir",
+            f"{path}: holds a foreign {name}; name another hydra.run.dir",
         )
 
 
 def restore_folder(config: Config, path: Path, restore_one: Callable[[Config, Path], dict[str, Any]]) -> dict[str, Any]:
-    """All pictures of `config.image`, in `path`; returns how many there are of each status.
+    """Restore all pictures of `config.image` in `path`; returns the number of pictures of each status.
 
     `restore_one`: trains on a picture and restores it in a run directory of its own.
     """
@@ -128,7 +128,7 @@ def _matching(pattern: str) -> list[Path]:
 
 
 def _is_written(file: Path, config: Config) -> bool:
-    """Whether a run has written a file: below the folders that `image` names, in a run directory or in `output`."""
+    """True if a run has written the file: below the folders that `image` names, in a run directory or in `output`."""
     parts = Path(os.path.abspath(str(config.image))).parts
     n_named = len(list(itertools.takewhile(lambda part: not glob.has_magic(part), parts)))
     folders = [each for each in Path(os.path.abspath(file)).parents if len(each.parts) > n_named]
@@ -145,7 +145,7 @@ def tasks_of(config: Config, files: list[Path], path: Path) -> list[Task]:
 
 
 def _names(files: list[Path]) -> list[str]:
-    """Those of the files, or where two are the same, those of their folders with them."""
+    """Names for the results: those of the files, with those of their folders where two are the same."""
     names = [file.name for file in files]
     if len({*names}) == len(names):
         return names
@@ -154,7 +154,7 @@ def _names(files: list[Path]) -> list[str]:
 
 
 def _config_of(config: Config, file: Path, output: str) -> Config:
-    """That of one picture; files that go with it have its name, or are the same for all."""
+    """The configuration of one picture; files beside it have its name, or are the same for all."""
     own = replace(config, image=str(file), output=output)
     for option in options_told("beside_image", True):
         given = getattr(config, option)

@@ -38,14 +38,14 @@ class Row:
 
     @classmethod
     def of(cls, name: str, path: Path, metrics: dict[str, Any]) -> Row:
-        """From what a run reports."""
+        """A row from the metrics of a run."""
         own = {f.name for f in fields(cls)} & metrics.keys()
         known = {key: metrics[key] for key in own} | {"seconds": metrics.get("seconds_total", metrics.get("seconds"))}
         return cls(**{**known, "name": name, "run": str(path)})
 
 
 def write_report(path: Path, rows: list[Row], title: str = "Restored pictures") -> None:
-    """Both files, in the folder `path`."""
+    """Write both files to the folder `path`."""
     table = io.StringIO()
     writer = csv.DictWriter(table, [f.name for f in fields(Row)], lineterminator="\n")
     writer.writeheader()
@@ -83,7 +83,7 @@ def _number(value: float | None, n_digits: int = 2) -> str:
 
 
 def _picture(path: Path) -> str:
-    """In the page itself, thinned out to what is shown."""
+    """A picture as a part of the page, thinned out to the size shown."""
     if not path.is_file():
         return ""
     image = read_image(path)

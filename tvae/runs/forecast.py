@@ -1,4 +1,4 @@
-"""What a run will do and take, said in one line before it begins: picture, model, time and memory."""
+"""The opening line of a run (picture, model, time and memory), its closing line, and notes on noise."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 def opening(config: Config, fit: Fit, dataset: Dataset) -> str:
-    """The line. Where a run is resumed, the time is that of what is left."""
+    """The opening line. The time of a resumed run is that of what is left."""
     picture, options = dataset.picture, config.dataset
     if picture is None or not isinstance(options, ImageConfig):
         what = f"{options.name}: {fit.points.n_points} data points of {dataset.source.n_values} values"
@@ -47,7 +47,7 @@ def _shown(picture: Picture) -> str:
 
 
 def _restoration_seconds(config: Config, fit: Fit, picture: Picture) -> float:
-    """Of looks at the picture now and then, and of its restoration at the end."""
+    """Seconds of restoring the picture during training and at the end."""
     is_looked_at = picture.clean is not None or config.task == "train"
     n_looks = math.ceil((fit.n_epochs - fit.epoch) / config.restore_every) if is_looked_at else 0
     return (
@@ -58,7 +58,7 @@ def _restoration_seconds(config: Config, fit: Fit, picture: Picture) -> float:
 
 
 def closing(config: Config, picture: Picture, restored: Restored, metrics: dict[str, Any], path: Path) -> str:
-    """What became of a picture, in a line: noise found and removed, quality where it is known, time and place."""
+    """The closing line: noise found and removed, quality where it is known, time and place."""
     words = [f"{config.image or config.dataset.name}: {size_of(picture.image)}"]
     if picture.missing is not None:
         words.append(f"{100 * float(picture.missing.mean()):.3g} % filled in")
@@ -74,7 +74,7 @@ def closing(config: Config, picture: Picture, restored: Restored, metrics: dict[
 
 
 def tell_noise(config: Config, picture: Picture | None) -> None:
-    """Log what was found out about a picture's noise; with the run, so that what is refused has no noise."""
+    """Log the noise model of a picture, once the run has been accepted."""
     if picture is None:
         return
     if picture.noise_model is not None:
@@ -87,7 +87,7 @@ def tell_noise(config: Config, picture: Picture | None) -> None:
                 n_outliers,
             )
     elif config.noise_model == "auto" and (picture.missing is None or not config.keep_known):
-        log.info("noise: taken to be white Gaussian; too little of the picture is known, or it is too small, to tell")
+        log.info("noise: assumed to be white Gaussian; the picture is too small, or too little of it is known, to tell")
 
 
 def warn_of_blind_patches(fit: Fit, dataset: Dataset) -> None:
@@ -95,6 +95,6 @@ def warn_of_blind_patches(fit: Fit, dataset: Dataset) -> None:
     n_blind = sum(fit.team.gather(dataset.source.n_blind(fit.points.own)))
     if n_blind and fit.team.is_leader:
         log.warning(
-            "%d of %d patches have no known pixel; what is restored there is what the model expects of any patch "
+            "%d of %d patches have no known pixel; there the model restores what it expects of any patch "
             "(a larger dataset.patch_size reaches further)", n_blind, fit.points.n_points,
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What is known of the truth behind the data, for comparison with what a run finds."""
+"""Facts about the true model behind the data, for comparison with a run's results."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def known_facts(config: Config, dataset: Dataset) -> dict[str, float]:
 
 
 def recovered_facts(config: Config, model: Model) -> dict[str, int]:
-    """How much of the truth a trained model has found; values of metrics.json."""
+    """Values of metrics.json that say how much of the truth a trained model has found."""
     if not isinstance(config.dataset, BarsConfig):
         return {}
     similarity = match_bars(model, config.dataset.size)

@@ -1,4 +1,4 @@
-"""What a run left behind as a start: for itself, for another run, or for a restoration."""
+"""Loading of what a run has saved: to resume it, to start another run from it, or to restore its picture."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def start_from_run(fit: Fit, directory: Path, fingerprint: str) -> None:
 
 
 def load_states(fit: Fit, parts: list[Part]) -> None:
-    """The states that a checkpoint has, on any number of ranks."""
+    """Load the states of a checkpoint, whatever the number of ranks that wrote it."""
     for name, points in fit.sets_by_name().items():
         copy_rows(parts, name, points.sets.tensor, points.own.start, points.sets.release)
 

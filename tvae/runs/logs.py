@@ -1,4 +1,4 @@
-"""Where log lines go: the terminal, and the run's log file."""
+"""Destinations of log lines: the terminal, and the run's log file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def log_to_terminal(prefix: str = "") -> None:
 
 @contextmanager
 def log_to_file(path: Path) -> Iterator[None]:
-    """Also append what is logged to a file."""
+    """Append log lines to a file as well."""
     handler = logging.FileHandler(path, encoding="utf-8", errors="backslashreplace")
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     log.addHandler(handler)

@@ -1,4 +1,4 @@
-"""What results were made with: hardware, versions and, in a checkout, the revision."""
+"""Hardware, versions and, in a checkout, the revision that results were made with."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tvae.config.placement import n_cores
 
 @lru_cache
 def machine() -> dict[str, str]:
-    """For `metrics.json`."""
+    """Values for `metrics.json`."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

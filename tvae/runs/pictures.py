@@ -1,4 +1,4 @@
-"""What a command does with `image`: one picture, or every picture of a folder."""
+"""Training on `image`: one picture, or every picture of a folder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def check_added_noise(config: Config) -> None:
     is_own = config.image is not None and config.clean is None
     refuse(
         config.noise is not None and is_own and config.corruption == "none",
-        f"noise={config.noise}: would be added to {config.image}; sigma={config.noise} tells that its noise is of this "
+        f"noise={config.noise}: would be added to {config.image}; sigma={config.noise} states its "
         f"level, corruption=gaussian noise={config.noise} makes a benchmark of it",
     )
 
@@ -32,11 +32,12 @@ def train_on_any(config: Config, path: Path) -> dict[str, Any]:
     if not is_folder(config.image):
         refuse(config.shared, "shared=true: is for a folder of pictures (image=FOLDER)")
         return train(config, path)
-    if join().is_leader:
+    ranks = join()
+    if ranks.is_leader:
         check_folder(config, path)
     stack = stack_of(config) if config.shared else None
     # The pictures themselves belong to runs of their own; a model of all of them is made of what it was trained on.
     fingerprint = hash_of([]) if stack is None else stack.fingerprint()
-    with claimed(path, config, fingerprint, join()):
+    with claimed(path, config, fingerprint, ranks):
         restore_one = train if stack is None else restore_with_shared(config, stack, path / SHARED_MODEL)
         return restore_folder(config, path, restore_one)

@@ -31,7 +31,7 @@ from tvae.runs.session import Session, train
 
 log = logging.getLogger("tvae.train")
 
-# What a restoration can do otherwise than the run did
+# Options in which a restoration may differ from its run
 OF_RESTORATION = (
     "dataset.stride", "dataset.average", "effort", "restoration", "restoration.method", "restoration.n_rounds",
     "restoration.keep_unexplained",
@@ -65,7 +65,7 @@ def restore_run(config: Config, path: Path) -> dict[str, Any]:
     theirs.keep_known = config.task == "inpaint" and theirs.noise is None and theirs.corruption == "none"
     theirs, dataset = ranks.in_turn(lambda: prepare(theirs))
     if dataset.picture is None:
-        raise UserError(f"run={source}: was trained on {theirs.dataset.name}, which is no image")
+        raise UserError(f"run={source}: was trained on {theirs.dataset.name}, which is not an image")
     changed = data_problem(source, theirs, dataset.fingerprint())
     refuse(changed is not None, f"run={source}: {changed}; train on it anew")
     if config.task == "inpaint":
@@ -95,11 +95,11 @@ def _read_source(source: Path, path: Path, given: set[str]) -> Config:
     """The configuration of the run in `source`, if it can be restored from and `path` written to."""
     allowed = (*OF_RESTORATION, *FREE)
     for name in sorted(given - {"epochs", *allowed}):
-        raise UserError(f"{name}: a run that is there keeps its options; beside run= go only {', '.join(allowed)}")
+        raise UserError(f"{name}: a run keeps its options; run= can be combined only with {', '.join(allowed)}")
     if (source / CONFIG).resolve() == (path / CONFIG).resolve():
         raise UserError(f"run={source}: cannot write to the directory it reads; name another hydra.run.dir")
     refuse(not source.is_dir(), f"run={source}: there is no such directory")
-    refuse(not (source / CONFIG).exists(), f"run={source}: is not the directory of a run, for it holds no {CONFIG}")
+    refuse(not (source / CONFIG).exists(), f"run={source}: is not a run directory: it holds no {CONFIG}")
     theirs = read_config(source / CONFIG)
     theirs.init_from = None  # it has started
     if "epochs" not in given and theirs.working_dir not in (None, os.getcwd()):
@@ -116,7 +116,7 @@ def _train_further(config: Config, theirs: Config, source: Path, path: Path) -> 
     """Train the run in `source` to more epochs, in its own directory; the one that was made for it is not needed."""
     n_before, n_epochs = theirs.epochs, config.epochs
     is_more = n_before is not None and n_epochs is not None and n_epochs > n_before
-    refuse(not is_more, f"epochs={n_epochs}: run={source} has {n_before} already; more trains it further")
+    refuse(not is_more, f"epochs={n_epochs}: run={source} has {n_before} already; a larger number trains it further")
     folder = theirs.working_dir
     for name in FREE:
         setattr(theirs, name, getattr(config, name))

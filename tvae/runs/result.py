@@ -1,4 +1,4 @@
-"""Where a user finds the restored picture: in the run directory, and where `output=PATH` says."""
+"""The files of the restored picture: in the run directory, and at `output=PATH`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def result_file(path: Path) -> Path | None:
 
 
 def is_complete(path: Path, picture: Picture | None) -> bool:
-    """Whether a finished run's picture is there, if there is one."""
+    """True if a finished run's picture is there, or if there is none."""
     if picture is None:
         return True
     names = (SHOWN,) if is_png(picture.image) else (SHOWN, EXACT)
@@ -37,7 +37,7 @@ def is_complete(path: Path, picture: Picture | None) -> bool:
 
 
 def check_output(config: Config, path: Path) -> None:
-    """Before anything is done for it: raise `UserError` if `output` cannot be written. `path`: the run directory."""
+    """Raise `UserError` if `output` cannot be written, before any work is done. `path`: the run directory."""
     if config.output is None:
         return
     target, what = Path(config.output), f"output={config.output}"
@@ -61,11 +61,11 @@ def check_output(config: Config, path: Path) -> None:
 
 
 def check_kind(config: Config, picture: Picture | None) -> None:
-    """Before it is restored: raise `UserError` if a file of the kind of `output` cannot hold the picture."""
+    """Raise `UserError` if a file of the kind of `output` cannot hold the picture, before it is restored."""
     if config.output is None:
         return
     if picture is None:
-        raise UserError(f"output={config.output}: dataset={config.dataset.name} is no image")
+        raise UserError(f"output={config.output}: dataset={config.dataset.name} is not an image")
     _content(picture.noisy, picture.image, Path(config.output).suffix.lower())
 
 
@@ -90,7 +90,7 @@ def deliver(config: Config, path: Path, picture: Picture | None) -> None:
 
 
 def tell_result(config: Config, path: Path) -> None:
-    """The path of the restored picture, alone on the last line: on stdout, where a script can take it from."""
+    """Print the path of the restored picture on stdout, alone on the last line, for scripts."""
     found = result_file(path) if config.output is None else Path(config.output)
     if found is not None and found.exists():
         try:
@@ -100,7 +100,7 @@ def tell_result(config: Config, path: Path) -> None:
 
 
 def _content(pixels: np.ndarray, image: Image, ending: str) -> bytes:
-    """Of a file with this ending that holds (H, W, C) in the form of `image`; `UserError` if it cannot."""
+    """The content of a file with this ending that holds (H, W, C) in the form of `image`, or `UserError`."""
     is_one = image.layout is None or (not image.layout.page_axes and KINDS[ending].dtypes is not None)
     if is_one:
         return encode(in_kind(pixels, replace(image, layout=None), ending), ending, image.scale, image.last_channel)
@@ -108,4 +108,4 @@ def _content(pixels: np.ndarray, image: Image, ending: str) -> bytes:
 
 
 def _exists(what: str) -> str:
-    return f"{what}: exists already; overwrite=true writes over it"
+    return f"{what}: exists already; overwrite=true replaces it"

@@ -42,7 +42,7 @@ N_TRIES = 20  # to make a directory that other processes, which end, remove
 
 
 class Busy(UserError):
-    """Another process is running in the directory."""
+    """Mistake of using a directory in which another process is running."""
 
     def __init__(self, path: Path):
         super().__init__(f"{path}: another process is running in this directory")
@@ -147,16 +147,16 @@ class RunDirectory:
                 if target.name == FINGERPRINT and read_fingerprint(self.path) == fingerprint:
                     continue  # the first thing a run writes: it was killed before the second
                 if target.is_file() or (target.is_dir() and any(target.iterdir())):
-                    raise UserError(f"{self.path}: holds a {target.name} that is no run's; name another hydra.run.dir")
+                    raise UserError(f"{self.path}: holds a foreign {target.name}; name another hydra.run.dir")
             return
         try:
             theirs = flat(read_config(theirs_path))
         except UserError:
-            raise UserError(f"{self.path}: holds a config.yaml that is no run's; name another hydra.run.dir") from None
+            raise UserError(f"{self.path}: holds a foreign config.yaml; name another hydra.run.dir") from None
         if config.restart:
             return
         mine = flat(config)
-        # What was left open there and is chosen here is of a version that did not write down its choice.
+        # Options left open there and chosen here are from a version that did not write down its choice.
         left_open = {key for key in self._chosen if theirs.get(key) is None}
         differing = [key for key in _differing(mine, theirs) if key not in FREE and key not in left_open]
         changed = data_problem(self.path, config, fingerprint)
@@ -177,10 +177,10 @@ class RunDirectory:
 
 
 def _other_task(path: Path, mine: dict[str, Any], differing: list[str]) -> str:
-    """What else can be done where the command is another one; before it was noted, all were `train`."""
+    """Advice where the run was made by another command; in runs of earlier versions all commands are `train`."""
     if "task" not in differing or mine["task"] == "train":
         return ""
-    return f"was it made by an earlier version, or by train, run={path} restores from it into another directory; "
+    return f"if it was made by an earlier version, or by train, run={path} restores from it into another directory; "
 
 
 def _differing(mine: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
@@ -189,7 +189,7 @@ def _differing(mine: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
 
 
 def read_fingerprint(path: Path) -> str | None:
-    """Of the data of the run in `path`; None if it cannot be read."""
+    """The fingerprint of the data of the run in `path`; None if it cannot be read."""
     try:
         found = (path / FINGERPRINT).read_text("ascii").strip()
     except (OSError, ValueError):
@@ -198,7 +198,7 @@ def read_fingerprint(path: Path) -> str | None:
 
 
 def data_problem(path: Path, config: Config, fingerprint: str) -> str | None:
-    """What to say if the run in `path` was not made from the data with this fingerprint."""
+    """A message if the run in `path` was not made from the data with this fingerprint, else None."""
     theirs = read_fingerprint(path)
     if theirs == fingerprint:
         return None
@@ -213,7 +213,7 @@ def data_problem(path: Path, config: Config, fingerprint: str) -> str | None:
 
 @contextmanager
 def claimed(path: Path, config: Config, fingerprint: str, ranks: Ranks, given: Config | None = None) -> Iterator[None]:
-    """Within, the directory is this run's and no other's, and all ranks see it; `given`: see `RunDirectory`."""
+    """Hold the directory for this run, once all ranks see it; `given`: see `RunDirectory`."""
     directory = RunDirectory(path, config, fingerprint, given) if ranks.is_leader else None
     try:
         check_directory(path, ranks)
@@ -254,11 +254,11 @@ def check_directory(path: Path, ranks: Ranks) -> None:
 
 
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a number")
 
 
 def read_metrics(path: Path) -> dict[str, Any] | None:
-    """What a run reported, if it did."""
+    """The content of a run's metrics.json, or None."""
     try:
         if not (path / METRICS).is_file():
             return None

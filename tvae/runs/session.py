@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +26,10 @@ from tvae.errors import refuse
 from tvae.io.atomic import DiskFull
 from tvae.restoration.cost import stages
 from tvae.restoration.memory import check_memory
-from tvae.restoration.posterior_mean import Restored, take_back
+from tvae.restoration.pipeline import restore_as_trained, restore_picture
+from tvae.restoration.posterior_mean import Restored
 from tvae.restoration.tiling import Bands
 from tvae.runs import checkpoint
-from tvae.runs.cadence import Cadence
 from tvae.runs.callbacks.output_pictures import changed_pictures
 from tvae.runs.callbacks.progress import restoring, summary, training
 from tvae.runs.callbacks.record import Record, WrittenRecord
@@ -37,14 +39,13 @@ from tvae.runs.files import LOG, STATES
 from tvae.runs.forecast import closing, opening, tell_noise, warn_of_blind_patches
 from tvae.runs.ground_truth import known_facts, recovered_facts
 from tvae.runs.initialise import check_source, resume, start_from_run
+from tvae.runs.kept_bands import KeptBands
 from tvae.runs.logs import log_to_file
-from tvae.runs.restoring import KeptBands, restore_by_states, restore_picture
 from tvae.runs.result import SHOWN, check_kind, check_output, deliver, is_complete
 from tvae.runs.run_directory import check_ranks, claimed, read_metrics
-from tvae.runs.setup import make_fit
+from tvae.runs.setup import make_fit, take_best_start
 from tvae.runs.signals import Interrupted, Stop, StoppedEarly, queue_again, stop_on_signal
-from tvae.runs.starts import take_best_start
-from tvae.training.trainer import Epoch
+from tvae.training.trainer import Epoch, Fit
 
 log = logging.getLogger("tvae.train")
 
@@ -76,7 +77,7 @@ def train(
             if ranks.is_leader and config.task == "train":
                 log.info("%s", summary(done, path))
             for file in changed_pictures(path, done.get("sha256")):
-                log.warning("%s: not as this run has written it; without %s the pictures are made again", file, SHOWN)
+                log.warning("%s: changed after the run; remove %s to make the pictures again", file, SHOWN)
         else:
             with log_to_file(path / LOG) if ranks.is_leader else nullcontext():
                 tell_choices(given, config)
@@ -104,6 +105,35 @@ def train_in_memory(config: Config, picture: Picture) -> Restored:
     return session.record.restored
 
 
+@dataclass
+class Cadence:
+    """The epochs and times at which a run saves itself and restores its picture."""
+
+    fit: Fit
+    restore_every: int  # epochs
+    checkpoint_seconds: float  # 0: after every epoch
+    saved_at: float = field(default_factory=time.monotonic)
+    place: tuple[int, int] = (-1, -1)  # epoch and batch of the last checkpoint
+
+    def __post_init__(self) -> None:
+        self.note_saved()
+
+    def note_saved(self) -> None:
+        self.saved_at, self.place = time.monotonic(), (self.fit.epoch, self.fit.batch)
+
+    def saves_within_epoch(self) -> bool:
+        """True if a checkpoint is due in the middle of an epoch: never twice at the same place."""
+        is_late = 0 < self.checkpoint_seconds <= time.monotonic() - self.saved_at
+        return is_late and self.place != (self.fit.epoch, self.fit.batch)
+
+    def saves_after_epoch(self) -> bool:
+        return self.checkpoint_seconds == 0
+
+    def restores(self) -> bool:
+        """True if the picture is to be restored after the epoch that has just ended."""
+        return self.fit.epoch % self.restore_every == 0 or self.fit.epoch == self.fit.n_epochs
+
+
 class Session:
     """Training and restoration of prepared data; after `resume`, at the place where the run in `path` stopped."""
 
@@ -127,7 +157,7 @@ class Session:
         return WrittenRecord(self.path, *about)
 
     def resume(self, fingerprint: str) -> None:
-        """From the newest checkpoint in `path`, the run that `init_from` names, or the best of `n_starts`."""
+        """Start from the newest checkpoint in `path`, the run that `init_from` names, or the best of `n_starts`."""
         assert self.path is not None
         saved = checkpoint.load_newest(self.path, self.ranks)
         if saved is not None:
@@ -190,7 +220,7 @@ class Session:
         return metrics
 
     def _closing(self, metrics: dict[str, Any], path: Path) -> str:
-        """The last line: of a picture to those who restore one, of the model to those who train it."""
+        """The closing line: about the picture in `denoise` and `inpaint`, about the model in `train`."""
         picture, restored = self.dataset.picture, self.record.restored
         if self.config.task == "train" or picture is None or restored is None:
             return summary(metrics, path)
@@ -208,12 +238,11 @@ class Session:
             kept.clear()
 
     def _look(self) -> Restored | None:
-        """The picture as of now, where its quality is recorded; in training, also to be looked at on TensorBoard."""
+        """The picture as of now, if its quality is known, or if `train` shows it on TensorBoard."""
         picture = self.dataset.picture
         if self.path is None or picture is None or (picture.clean is None and self.config.task != "train"):
             return None
-        seen = restore_by_states(self.fit, picture, self.config, 0, Bands(self.ranks))
-        return take_back(picture, seen)
+        return restore_as_trained(self.fit, picture, self.config, Bands(self.ranks))
 
     def _is_due(self, cadence: Cadence) -> bool:
         return self.path is not None and cadence.saves_within_epoch()
@@ -233,7 +262,7 @@ class Session:
 
     @contextmanager
     def _stop(self) -> Iterator[Stop]:
-        """Signals stop a run that can be resumed; any other ends at once."""
+        """Handle signals: a run that can be resumed stops, any other ends at once."""
         with stop_on_signal() if self.path is not None else nullcontext(Stop()) as stop:
             yield stop
 

@@ -1,10 +1,16 @@
-"""Training at its start: from a configuration and data to a `Fit`, on the device and threads that suit the work."""
+"""Training at its start: from a configuration and data to a `Fit`, on the device and threads that suit the work.
+
+With `n_starts` several initialisations are trained for a while, and the best one goes on: short trainings tell local
+optima from each other.
+"""
 
 from __future__ import annotations
 
 import copy
 import itertools
+import logging
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -15,8 +21,8 @@ from tvae.config.placement import choose_device, choose_threads
 from tvae.config.schema import Config
 from tvae.data.dataset import Dataset
 from tvae.data.mapped import MappedSets
-from tvae.errors import UserError
-from tvae.inference.streams import generator
+from tvae.errors import TrainingFailed, UserError
+from tvae.inference.streams import derive, generator
 from tvae.model.units import Units
 from tvae.model.vae import start_model
 from tvae.runs.files import STATES
@@ -25,11 +31,13 @@ from tvae.training.start import learn_completed, start_slabs
 from tvae.training.team import ALONE, Team
 from tvae.training.trainer import Fit
 
+log = logging.getLogger(__name__)
+
 
 def make_fit(
     config: Config, dataset: Dataset, folder: Path | None = None, team: Team = ALONE, units: Units | None = None
 ) -> Fit:
-    """`folder`: of the states, where they are to be in a file; `units`: of a model that is there."""
+    """Set up training. `folder`: for states that live in a file; `units`: those of a model that exists already."""
     source = dataset.source
     use_threads(config.threads or choose_threads(batch_cost(config, source.n_values)))
     units = units or units_for(config, dataset)  # whose last digit depends on the threads
@@ -65,7 +73,7 @@ def make_fit(
 
 
 def units_for(config: Config, dataset: Dataset) -> Units:
-    """Those the model sees; data that cannot be standardised are refused."""
+    """The units of the model's values; raises `UserError` for data that cannot be standardised."""
     units = units_of(dataset.source, config.dataset.standardise)
     if units.std == 0:
         raise UserError("the data are constant: there is nothing to learn")
@@ -79,3 +87,34 @@ def batch_cost(config: Config, n_values: int) -> int:
     assert config.batch_size is not None
     sizes = [config.model.n_latents, *config.model.hidden, n_values]
     return config.batch_size * config.states.n_states * sum(a * b for a, b in itertools.pairwise(sizes))
+
+
+def start_config(config: Config, number: int) -> Config:
+    """The configuration of one of `n_starts`, with a seed and a length of its own."""
+    return replace(config, seed=derive(config.seed, "start", number), epochs=config.start_epochs)
+
+
+def take_best_start(fit: Fit, config: Config, make: Callable[[Config], Fit]) -> None:
+    """Give `fit` parameters and states of the one of `n_starts` with the highest ELBO after `start_epochs`.
+
+    `make`: from the configuration of a start to its `Fit`, on the same data.
+    """
+    best: tuple[float, Fit] | None = None
+    failure = TrainingFailed("no start was tried")
+    for number in range(config.n_starts):
+        trial = make(start_config(config, number))
+        try:
+            *_, last = trial.epochs()
+        except TrainingFailed as failed:  # on all ranks alike
+            log.warning("start %d/%d  %s", number + 1, config.n_starts, failed)
+            failure = failed
+            continue
+        log.info("start %d/%d  ELBO %.3f", number + 1, config.n_starts, last.elbo)
+        if best is None or last.elbo > best[0]:
+            best = (last.elbo, trial)
+    if best is None:
+        raise failure
+    found = best[1]
+    fit.model.load(found.model.parameters_by_name())
+    for mine, its in zip(fit.sets_by_name().values(), found.sets_by_name().values(), strict=True):
+        mine.sets.tensor.copy_(its.sets.tensor)

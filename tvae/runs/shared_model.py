@@ -33,16 +33,17 @@ PICTURES_MAX = 50  # trained on, evenly over all of them
 
 def restore_with_shared(config: Config, stack: Picture, path: Path) -> Callable[[Config, Path], dict[str, Any]]:
     """A function that restores one picture in a run directory, with the model in `path`, trained on a stack."""
-    (is_there, *_) = join().gather(path.is_file())
+    ranks = join()
+    (is_there, *_) = ranks.gather(path.is_file())
     if config.restart or not is_there:
-        made = Trained.on(config, stack, join())
-        if join().is_leader:
+        made = Trained.on(config, stack, ranks)
+        if ranks.is_leader:
             made.save(path)
-        join().meet()
+        ranks.meet()
     trained = Trained.load(path)
 
     def restore_one(own: Config, directory: Path) -> dict[str, Any]:
-        ranks, picture = join(), own.dataset.open(own)
+        ranks, picture = join(), own.dataset.open(own)  # connected anew after a failure
         if ranks.is_leader:
             check_output(own, directory)
         check_kind(own, picture)
@@ -96,7 +97,7 @@ def stack_of(config: Config) -> Picture:
     missing = ~np.concatenate([middle(each) for each in known])
     layout = Layout("TYXC", (len(pictures), height, width, tall.shape[2]))
     image = replace(pictures[0].image, pixels=tall, layout=layout, alpha=None, missing=None)
-    return Picture(image, tall, None, missing if missing.any() else None, image.peak)
+    return Picture(image, tall, missing=missing if missing.any() else None)
 
 
 def _kind(picture: Picture) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""How a run is asked to stop: by a signal, or because the process that has the list of jobs has ended."""
+"""Requests to stop a run: by a signal, or because the process with the list of jobs has ended."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ at_work = threading.Lock()  # held by a job
 
 
 class Interrupted(Failure):
-    """The user or the machine asked the run to stop; the same command resumes it."""
+    """A request of the user or the machine to stop; the same command resumes the run."""
 
     is_shared = True  # the ranks agree to stop
 
 
 class StoppedEarly(Interrupted):
-    """The caller saw no point in training further."""
+    """A request of the caller to stop training early."""
 
 
 class Stop:
-    """Whether a run is asked to stop."""
+    """Requests to stop a run; calling it returns True if there was one."""
 
     def __init__(self) -> None:
         self.received: list[float] = []  # signals, and when
@@ -45,7 +45,7 @@ class Stop:
 
 @contextmanager
 def stop_on_signal() -> Iterator[Stop]:
-    """Within, Ctrl-C, SIGTERM and SIGHUP make the yielded function true; a second one ends the process at once.
+    """Let Ctrl-C, SIGTERM and SIGHUP make the yielded object true; a second signal ends the process at once.
 
     Under torchrun, which hands on what the terminal has sent to all, only after a while. submitit tells of the time
     limit by SIGUSR2: this, too, makes it true.
@@ -93,7 +93,7 @@ def _leave_terminal() -> None:
 
 
 def raise_interrupts() -> None:
-    """From now on Ctrl-C is a `KeyboardInterrupt`, unless it is ignored."""
+    """Make Ctrl-C a `KeyboardInterrupt` from now on, unless it is ignored."""
     with suppress(ValueError):  # not in the main thread
         if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
             signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -111,7 +111,7 @@ def queue_again(team: Team) -> None:
 
 @cache
 def end_with_launcher() -> None:
-    """From now on, stop and end this process when the one that has started it and has the list of jobs has ended."""
+    """Stop and end this process as soon as the one that started it and has the list of jobs has ended."""
     launcher = int(os.environ.get(LAUNCHED_BY, os.getpid()))
 
     def watch() -> None:

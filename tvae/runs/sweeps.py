@@ -72,7 +72,7 @@ class NameByWhatVaries(Callback):
 
 
 def count_values(config: DictConfig) -> dict[str, int]:
-    """How many values each option of a sweep takes, by name; {} where Hydra has to look in its folders for them."""
+    """The number of values of each option of a sweep; {} where Hydra has to look in its folders for them."""
     own = (config.hydra.sweeper.get("params") or {}).items()
     counts = {}
     try:

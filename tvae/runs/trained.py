@@ -26,11 +26,11 @@ from tvae.io.sealed import DamagedCheckpoint, read, understood, write
 from tvae.model.units import Units
 from tvae.model.vae import Model, model_from
 from tvae.restoration.cost import stages
+from tvae.restoration.pipeline import restore_picture
 from tvae.restoration.posterior_mean import Restored
 from tvae.restoration.tiling import Bands
 from tvae.runs.callbacks.progress import restoring
 from tvae.runs.distributed.ranks import Ranks
-from tvae.runs.restoring import restore_picture
 from tvae.runs.run_directory import check_ranks
 from tvae.runs.session import Session
 from tvae.runs.setup import make_fit
@@ -39,7 +39,7 @@ N_ROUNDS = 3  # of E-steps for a picture that was not trained on
 
 
 def is_model(path: Path) -> bool:
-    """Whether a file is what `Trained.save` writes."""
+    """True if `Trained.save` has written the file."""
     try:
         return "options" in read(path)
     except DamagedCheckpoint:
@@ -59,7 +59,7 @@ class Trained:
 
     @classmethod
     def on(cls, config: Config, picture: Picture, ranks: Ranks = Ranks()) -> Trained:  # noqa: B008
-        """Trained on a picture or a stack."""
+        """Train on a picture or a stack."""
         with own_settings():
             given, (config, dataset) = config, prepare(config, picture)
             check_ranks(config, dataset, dataset.fingerprint(), ranks)
@@ -76,7 +76,7 @@ class Trained:
         return cls(session.config, session.fit.model, session.fit.units, report)
 
     def restore(self, picture: Picture, ranks: Ranks = Ranks(), is_told: bool = False) -> Restored:  # noqa: B008
-        """A picture of the same number of channels, in the same units; `is_told`: also where there can be no bar."""
+        """Restore a picture with the same number of channels, in the same units; `is_told`: log without a bar, too."""
         options = self.config.dataset
         assert isinstance(options, ImageConfig)
         assert options.patch_size is not None
@@ -84,7 +84,7 @@ class Trained:
         if picture.noisy.shape[2] != wanted == picture.image.n_channels:
             picture = picture.in_all_channels()
         n_channels = picture.noisy.shape[2]
-        refuse(n_channels != wanted, f"{n_channels} channels, but the model is of pictures with {wanted}")
+        refuse(n_channels != wanted, f"{n_channels} channels, but the model was trained on pictures with {wanted}")
         open_again = replace(options, train_stride=None)  # by the size of this picture
         with own_settings():
             config, dataset = prepare(replace(self.config, dataset=open_again), picture)
@@ -98,10 +98,10 @@ class Trained:
                 return restore_picture(fit, picture, config, Bands(ranks, watch))
 
     def save(self, path: Path) -> None:
-        """Options, parameters and units; whole or not at all. Of what is there already, only a model is replaced."""
+        """Write options, parameters and units, whole or not at all. Only a model of that name is replaced."""
         refuse(not path.parent.is_dir(), f"{path}: there is no folder {path.parent}")
         refuse(path.is_dir(), f"{path}: is a folder; name a file in it")
-        refuse(path.exists() and not is_model(path), f"{path}: exists already, and is no model")
+        refuse(path.exists() and not is_model(path), f"{path}: exists already and is not a model")
         parameters = {name: value.cpu() for name, value in self.model.parameters_by_name().items()}
         about = {**self.model.spec(), "units": [self.units.mean, self.units.std]}
         write(

@@ -29,9 +29,8 @@ from tvae.runs import command
 from tvae.runs.distributed.connection import join
 
 try:
-    from tvae.search.experiment import compose_trial
     from tvae.search.space import read_space
-    from tvae.search.trials import Search
+    from tvae.search.trials import Search, compose_trial
 except ImportError:
     print("error: the search needs optuna: pip install '.[search]'", file=sys.stderr)
     sys.exit(2)
@@ -67,7 +66,7 @@ def take_options(words: Sequence[str]) -> tuple[Options, list[str]]:
 
 
 def search(cfg: DictConfig, path: Path, options: Options) -> None:
-    """Search in `path`; `cfg` is what all trials have in common."""
+    """Search in `path`; `cfg`: the configuration that all trials share."""
     shared = list(HydraConfig.get().overrides.task)
     if not join().is_alone:
         raise UserError("a search shares its trials, not its runs: start the command several times, without torchrun")

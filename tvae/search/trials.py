@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import optuna
+from hydra import compose
+from matplotlib.figure import Figure
+from omegaconf import OmegaConf, open_dict
 from optuna.trial import FrozenTrial, Trial, TrialState
 from sqlalchemy.exc import DatabaseError
 
-from tvae.config.schema import FREE
+from tvae.config.checks import flat, resolve
+from tvae.config.schema import FREE, Config
 from tvae.errors import TrainingFailed, UserError
 from tvae.inference.streams import derive
 from tvae.io.atomic import write_atomically
@@ -26,15 +30,38 @@ from tvae.runs.callbacks.figures import save_figure
 from tvae.runs.run_directory import Busy
 from tvae.runs.session import train
 from tvae.runs.signals import StoppedEarly
-from tvae.search.experiment import as_experiment, compose_trial, overrides_of
-from tvae.search.figures import draw_history, draw_options, value_of
 from tvae.search.space import Space
 from tvae.training.trainer import Epoch
 
 log = logging.getLogger("tvae.search")
 
 ENDED = "ended"  # what is noted of trials that did not finish, and how
+MACHINE = tuple(name for name in FREE if name != "data_dir")  # options that an experiment leaves open
 STARTUP = 5  # trials drawn at random before the Gaussian process takes over, and before any is stopped early
+
+
+def compose_trial(overrides: list[str]) -> Config:
+    return resolve(compose("config", overrides))
+
+
+def overrides_of(trial: Trial | FrozenTrial) -> list[str]:
+    return [f"{name}={value}" for name, value in trial.params.items()]
+
+
+def as_experiment(overrides: list[str], varied: Container[str]) -> str:
+    """The YAML of an experiment that needs no other: the data set, all values unlike its own, and those varied."""
+    cfg = compose("config", overrides, return_hydra_config=True)
+    dataset = cfg.hydra.runtime.choices["dataset"]
+    usual = flat(compose("config", [f"dataset={dataset}"]))
+    with open_dict(cfg):
+        del cfg.hydra
+    OmegaConf.resolve(cfg)
+    values = OmegaConf.create()
+    for name, value in flat(cfg).items():
+        if name in varied or (value != usual[name] and name not in MACHINE):
+            OmegaConf.update(values, name, value)
+    defaults = [{"override /dataset": dataset}, "_self_"]
+    return OmegaConf.to_yaml(OmegaConf.create({"defaults": defaults})) + OmegaConf.to_yaml(values)
 
 
 class Search:
@@ -62,7 +89,7 @@ class Search:
             self.study.set_user_attr("search", mine)
         elif theirs != mine:
             differing = ", ".join(key for key in mine if mine[key] != theirs.get(key))
-            raise UserError(f"{self.path}: holds another search (other {differing}); name another hydra.run.dir")
+            raise UserError(f"{self.path}: holds another search (different {differing}); name another hydra.run.dir")
 
     def run(self, n_trials: int) -> None:
         """Work until there are `n_trials`: on what was left over first, then on new ones."""
@@ -182,7 +209,7 @@ def open_study(path: Path) -> optuna.Study:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Within, no other process is in a block locked by the same file."""
+    """Exclude other processes from blocks that are locked by the same file."""
     try:
         import fcntl
     except ImportError:  # no such locks on Windows
@@ -191,3 +218,38 @@ def locked(path: Path) -> Iterator[None]:
     with open(path, "a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+def value_of(trial: FrozenTrial) -> float:
+    """The value of a finished trial."""
+    assert trial.value is not None
+    return trial.value
+
+
+def draw_history(finished: list[FrozenTrial], objective: str) -> Figure:
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.add_subplot()
+    numbers, values = [trial.number for trial in finished], [value_of(trial) for trial in finished]
+    axes.plot(numbers, values, "o", label="trials that finished")
+    axes.step(numbers, [max(values[: i + 1]) for i in range(len(values))], where="post", label="best so far")
+    axes.set_xlabel("trial")
+    axes.set_ylabel(objective)
+    axes.legend()
+    return figure
+
+
+def draw_options(finished: list[FrozenTrial], objective: str) -> Figure:
+    """The objective against each option."""
+    names = list(finished[0].params)
+    figure = Figure(figsize=(3.2 * len(names), 3.4), layout="constrained")
+    for i, (axes, name) in enumerate(zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True)):
+        given = [trial.params[name] for trial in finished]
+        axes.plot(
+            given if isinstance(given[0], (int, float)) else list(map(str, given)), [value_of(t) for t in finished], "o"
+        )
+        if getattr(finished[0].distributions[name], "log", False):
+            axes.set_xscale("log")
+        axes.set_xlabel(name)
+        if i == 0:
+            axes.set_ylabel(objective)
+    return figure

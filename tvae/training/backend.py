@@ -1,4 +1,4 @@
-"""What a backend does for the training loop: the visit of a minibatch and its parts, products with packed states, Adam.
+"""The contract of a backend: the visit of a minibatch and its parts, products with packed states, Adam.
 
 A backend is put together once, where training is set up (`tvae.backends.choose_backend`), from the functions that suit
 the model, the search and the device. The loop calls them and does not ask which they are. All functions with the same

@@ -46,14 +46,14 @@ class Source(ABC):
 
     @abstractmethod
     def known_values(self) -> Tensor:
-        """All observed values there are, to take mean and variance from; where too many, a sample."""
+        """All observed values, for mean and variance; a sample where there are too many."""
 
     @abstractmethod
     def reader(self, part: range, units: Units, device: torch.device, dtype: torch.dtype) -> Reader:
         """A reader of the data points in `part`, which it numbers from 0."""
 
     def n_blind(self, part: range) -> int:
-        """How many of the data points in `part` have no observed value."""
+        """The number of data points in `part` without an observed value."""
         return 0
 
     def completed(self) -> Source:
@@ -85,7 +85,7 @@ class InMemory(Source):
         return 0 if self.observed is None else int((~self.observed[part.start : part.stop].any(1)).sum())
 
     def completed(self) -> Source:
-        """With the mean of each dimension's known values."""
+        """The same data points with missing values at the mean of their dimension."""
         if self.observed is None:
             return self
         known = self.observed.to(self.data.dtype)

@@ -18,7 +18,7 @@ class Team:
 
     @property
     def is_leader(self) -> bool:
-        """Whether this is the rank that writes files."""
+        """True for the rank that writes files."""
         return self.rank == 0
 
     @property
@@ -26,17 +26,17 @@ class Team:
         return self.size == 1
 
     def part(self, n: int) -> range:
-        """Which of n data points are this rank's."""
+        """The part of n data points that this rank owns."""
         return range(self.rank * n // self.size, (self.rank + 1) * n // self.size)
 
     def add(self, tensors: Sequence[Tensor]) -> None:
-        """Replace each by its sum over all ranks: the same to the last bit on all of them."""
+        """Replace each tensor by its sum over all ranks, the same to the last bit on all of them."""
 
     def share(self, tensors: Sequence[Tensor]) -> None:
-        """Replace each by the leader's."""
+        """Replace each tensor by the leader's."""
 
     def any(self, flag: bool) -> bool:
-        """Whether it is true on some rank."""
+        """True if the flag is set on any rank."""
         return flag
 
     def gather(self, value: Any) -> list[Any]:

@@ -41,8 +41,8 @@ from tvae.training.points import Points
 from tvae.training.team import ALONE, Team
 
 ASK_EVERY = 50  # minibatches
-BATCH = 32  # data points in a minibatch, if nobody says
-MOMENT = 0.05  # seconds that one call of the backend may take: nobody is asked whether to stop meanwhile
+BATCH = 32  # data points in a minibatch by default
+MOMENT = 0.05  # seconds that one call of the backend may take: it cannot be stopped meanwhile
 MOST_AT_ONCE = 64  # minibatches in one call
 
 
@@ -68,7 +68,7 @@ class LrConfig:
 
 @dataclass
 class FitConfig:
-    """What training needs to know of a configuration."""
+    """The part of a configuration that training uses."""
 
     model: ModelConfig = field(default_factory=ModelConfig)
     states: StatesConfig = field(default_factory=StatesConfig)
@@ -77,12 +77,12 @@ class FitConfig:
     epochs: Optional[int] = option(None, "visits of all data points; null: by the data", ge=1)
     batch_size: Optional[int] = option(None, "data points in a minibatch; null: by the device", ge=1)
     prune: float = option(1e-3, "share of q left out of the M-step, 0: exact", ge=0, lt=1)
-    seed: int = option(0, "of weights, initial states and search", ge=0, for_arrays=False)
+    seed: int = option(0, "seed of weights, initial states and search", ge=0, for_arrays=False)
 
 
 @dataclass(frozen=True)
 class Epoch:
-    """What is reported of an epoch, in the data's own units."""
+    """The report of an epoch, in the data's own units."""
 
     epoch: int
     elbo: float  # nats per data point, averaged over the epoch's visits
@@ -123,7 +123,7 @@ class Fit:
 
     @property
     def is_exact(self) -> bool:
-        """Whether the decoder is solved for once an epoch, not trained by Adam."""
+        """True if the decoder is solved for once an epoch, not trained by Adam."""
         return self.config.model.solver == "exact"
 
     def _new_totals(self) -> Totals:
@@ -149,10 +149,10 @@ class Fit:
             yield self.finish_epoch()
 
     def _stops(self, is_wanted: bool) -> bool:
-        """Whether the ranks have agreed to stop here; `is_wanted`: by this one.
+        """True if the ranks have agreed to stop here; `is_wanted`: this one wants to.
 
-        To ask the others takes as long as to add up gradients, so the question goes along with those and is answered a
-        minibatch later; an exact M-step has no gradients, so it is asked now and then.
+        Asking the others takes as long as adding up gradients, so the question is sent along with them and answered a
+        minibatch later. An exact M-step has no gradients: the others are asked every `ASK_EVERY` minibatches.
         """
         if self.team.is_alone:
             return is_wanted
@@ -277,7 +277,7 @@ class Fit:
         }
 
     def load_state_dict(self, content: dict[str, Any]) -> None:
-        """Of any number of ranks."""
+        """Take over a `state_dict` that any number of ranks have written."""
         self.model.load(content["model"])
         self.optimiser.load_state_dict(content["optimiser"])
         self.schedule.load_state_dict(dict(content["schedule"]))
@@ -290,7 +290,7 @@ class Fit:
             value.copy_(sum((sums[name] for sums in totals), start=torch.zeros_like(value, device="cpu")))
 
     def sets_by_name(self) -> dict[str, Points]:
-        """Whose states are saved beside the `state_dict`, and under which names."""
+        """The data points whose states are saved beside the `state_dict`, by the names of these."""
         return (
             {"states": self.points} if self.held_out is None else {"test_states": self.held_out, "states": self.points}
         )

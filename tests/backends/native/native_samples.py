@@ -1,4 +1,4 @@
-"""What the tests of the native backend share: models with data and states, and the mark `needs_kernel`."""
+"""Samples for the tests of the native backend: models with data and states, and the mark `needs_kernel`."""
 
 import pytest
 import torch

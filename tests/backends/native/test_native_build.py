@@ -1,4 +1,4 @@
-"""Which compilers are asked for the kernel, with which commands, and what is said of those that cannot."""
+"""Compilers of the kernel: those that are tried, their commands, and the messages about those that fail."""
 
 import stat
 import sys

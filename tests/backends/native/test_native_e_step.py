@@ -117,7 +117,7 @@ def test_a_data_point_is_searched_alike_in_any_batch():
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
 @pytest.mark.parametrize("selection", SELECTIONS)
 def test_a_diverged_decoder_gives_no_finite_elbo(selection, value):
-    """So that training notices; and whatever comes out, the search stays within its arrays."""
+    """Training can notice NaN, and the search stays within its arrays whatever comes out."""
     model, x, packed = setting(20, [16], 9, 24)
     model.decoder.weights[0].data[:, 3] = value
     step = native.e_step(model, EaConfig(selection, n_generations=2), x, packed, Stream(0, torch.arange(len(x))))

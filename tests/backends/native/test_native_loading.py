@@ -11,8 +11,8 @@ import pytest
 from native_samples import needs_kernel
 from test_native_build import script
 
-from tvae.backends.native import build, kept, loading
-from tvae.backends.switches import is_on
+from tvae.backends.native import build, loading
+from tvae.backends.native.loading import is_on
 from tvae.errors import UserError
 
 
@@ -114,13 +114,13 @@ def test_a_damaged_kernel_is_compiled_again(fresh, n_compiled, tmp_path, damage)
 def test_damaged_kernels_are_removed_when_another_is_kept(n_compiled, tmp_path):
     folder = tmp_path / "cache"
     folder.mkdir()
-    (folder / kept.name("key", b"a", ".so")).write_bytes(b"b")
-    (folder / kept.name("other", b"a", ".so")).write_bytes(b"b")
+    (folder / build.kept_name("key", b"a", ".so")).write_bytes(b"b")
+    (folder / build.kept_name("other", b"a", ".so")).write_bytes(b"b")
     made = tmp_path / "made.so"
     made.write_bytes(b"c")
-    path = kept.keep(made, folder, "key")
-    assert list(kept.whole(folder, "key")) == [path]
-    assert list(kept.whole(folder, "other")) == []
+    path = build.keep(made, folder, "key")
+    assert list(build.whole(folder, "key")) == [path]
+    assert list(build.whole(folder, "other")) == []
     assert len(kernels(folder)) == 2
 
 
@@ -173,7 +173,7 @@ def test_of_the_kernels_in_the_package_the_processor_decides(monkeypatch, tmp_pa
     monkeypatch.setattr(loading, "PREBUILT", tmp_path)
     monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: capability)
     for variant in ("plain", "avx2"):
-        (tmp_path / kept.name(f"{build.version()}-{variant}", variant.encode(), ".so")).write_text(variant)
+        (tmp_path / build.kept_name(f"{build.version()}-{variant}", variant.encode(), ".so")).write_text(variant)
     assert [path.read_text() for path in loading._prebuilt()] == variants
 
 
@@ -181,7 +181,7 @@ def test_of_the_kernels_in_the_package_the_processor_decides(monkeypatch, tmp_pa
 def test_a_kernel_in_the_package_needs_no_compiler(fresh, kernel, n_compiled, tmp_path):
     content = kernel.read_bytes()
     (tmp_path / "prebuilt").mkdir()
-    (tmp_path / "prebuilt" / kept.name(f"{build.version()}-plain", content, build.SUFFIX)).write_bytes(content)
+    (tmp_path / "prebuilt" / build.kept_name(f"{build.version()}-plain", content, build.SUFFIX)).write_bytes(content)
     assert Path(fresh()._name).parent == tmp_path / "prebuilt"
     assert n_compiled() == 0
 
@@ -194,7 +194,7 @@ def test_a_kernel_of_other_sources_is_not_used(monkeypatch, fresh, kernel, n_com
     assert version[::-1].encode() in changed
     (tmp_path / "prebuilt").mkdir()
     for content in (changed, Path(_ctypes.__file__).read_bytes()):
-        (tmp_path / "prebuilt" / kept.name(f"{version}-plain", content, build.SUFFIX)).write_bytes(content)
+        (tmp_path / "prebuilt" / build.kept_name(f"{version}-plain", content, build.SUFFIX)).write_bytes(content)
     assert Path(fresh()._name).parent == tmp_path / "cache"
     assert n_compiled() == 1
 

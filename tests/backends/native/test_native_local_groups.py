@@ -50,7 +50,7 @@ def searches(draw):
 @untimed
 @given(searches())
 def test_groups_are_as_near_as_those_by_torch(search):
-    """To rounding: patches that are equally near may change places. The reference is the first, and none is twice."""
+    """Groups agree up to rounding: equally near patches may change places; the reference is first, none is twice."""
     pixels, patch_size, *_ = search
     found, wanted = in_one(*search), by_torch(in_one, *search)
     patches = extract(pixels.double(), patch_size, 1)

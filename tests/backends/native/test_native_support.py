@@ -1,4 +1,4 @@
-"""What the native backend says it can do."""
+"""The native backend's own account of what it can do."""
 
 import pytest
 import torch

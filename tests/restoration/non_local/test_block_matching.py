@@ -20,7 +20,7 @@ def all_similar(*search):
 
 
 def by_a_loop(pixels, patch_size, step, radius, n_similar):
-    """For each reference patch the numbers of the nearest ones in its neighbourhood; itself first, and as a filler."""
+    """Numbers of the nearest patches around each reference patch; itself first, and as a filler."""
     patches, places = extract(pixels, patch_size, 1), corners(pixels, patch_size, 1)
     number = {place: i for i, place in enumerate(places)}
     n_similar = min(n_similar, (2 * radius + 1) ** 2)
@@ -61,7 +61,7 @@ def test_rows_at_once_make_no_difference(n_rows, monkeypatch):
 
 @pytest.mark.parametrize("rows", [range(0, 3), range(5, 9), range(20, 30)])
 def test_all_groups_that_reach_into_some_rows(rows, monkeypatch):
-    """And no row of references more than that, if rows are taken one by one."""
+    """Only rows of references that reach into the rows are left, if rows are taken one by one."""
     monkeypatch.setattr(block_matching, "ROWS", 1)
     pixels = random_picture(30, 9)
     whole, some = all_similar(pixels, 3, 2, 3, 8), all_similar(pixels, 3, 2, 3, 8, rows)

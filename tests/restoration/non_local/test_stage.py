@@ -31,7 +31,7 @@ from tvae.runs.session import Session
     ("dtype", "peak"), [(np.uint8, 255.0), (np.uint16, 65535.0), (np.float32, 1.0), (np.float64, 1e-3)]
 )
 def test_all_kinds_of_pictures(dtype, peak, n_channels, missing):
-    """And none of what is given is modified."""
+    """Arguments are not modified either."""
     picture = noisy_picture(waves(28, 26, n_channels), missing=missing, dtype=dtype, peak=peak)
     first = blurred(picture)
     arrays = [picture.noisy, picture.clean, picture.image.pixels, first.pixels, first.uncertainty]
@@ -92,7 +92,7 @@ def test_every_effort_gains_at_every_noise_and_knows_how_sure_it_is(effort, nois
 
 @pytest.mark.parametrize("missing", [0.0, 0.4])
 def test_bands_make_no_difference(missing, monkeypatch):
-    """To the last bit."""
+    """Results agree to the last bit."""
     plan = Refinement(((3, 8), (4, 6)), is_repeated=True, step=2, radius=4, n_fill_passes=2, fill=((3, 8), (4, 6)))
     monkeypatch.setitem(REFINEMENTS, "fast", plan)
     monkeypatch.setattr(block_matching, "ROWS", 3)

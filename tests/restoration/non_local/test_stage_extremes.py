@@ -39,7 +39,7 @@ CLEAN_PICTURES = {
 
 @pytest.mark.parametrize("name", CLEAN_PICTURES)
 def test_clean_pictures_are_not_destroyed(name):
-    """Some of the finest texture of a photograph passes for noise."""
+    """Fine texture of a photograph passes for noise in part."""
     picture = noisy_picture(CLEAN_PICTURES[name], noise=0.0)
     found = refined(picture, first=Restored(picture.noisy, picture.noisy))
     assert psnr(picture.clean, found.pixels, 255) > (38 if name == "photograph" else 70)

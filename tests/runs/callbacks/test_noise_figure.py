@@ -7,14 +7,14 @@ from made_up_noise import NOISY, scene
 from tvae.data.picture import Picture
 from tvae.io.image_file import from_array
 from tvae.noise.choice import judge
-from tvae.runs.callbacks.noise_figure import draw_noise
+from tvae.runs.callbacks.figures import draw_noise_model
 
 
 @pytest.mark.parametrize("name", ["poisson 30", "correlated"])
 def test_points_line_and_lags(name):
     image = from_array(NOISY[name](scene())[..., 0])
-    model, _ = judge(Picture(image, image.pixels, None, None, image.peak), "auto")
-    left, right, last = draw_noise(model).axes
+    model, _ = judge(Picture(image, image.pixels), "auto")
+    left, right, last = draw_noise_model(model).axes
     points, line = left.get_lines()
     np.testing.assert_array_equal(points.get_xydata(), np.stack([model.line.mean, model.line.variance], 1))
     slope = np.diff(line.get_ydata()) / np.diff(line.get_xdata())

@@ -25,7 +25,7 @@ def restoration(image):
     rng = np.random.default_rng(1)
     noisy = image.pixels + 0.1 * image.peak * rng.normal(size=image.pixels.shape)
     restored = Restored(image.pixels * 0.5, 0.2 * image.peak * rng.random(image.pixels.shape))
-    return Picture(image, noisy, image.pixels, None, image.peak), restored
+    return Picture(image, noisy, image.pixels), restored
 
 
 def test_all_pictures_of_the_table_are_written_and_no_others(tmp_path, image, restoration):
@@ -65,7 +65,7 @@ def test_a_dark_picture_can_be_seen(tmp_path):
     rng = np.random.default_rng(0)
     values = rng.integers(400, 900, (40, 50)).astype(np.uint16)
     values.flat[:2] = 60000
-    picture = Picture(from_array(values), values[..., None].astype(float), None, None, 65535.0)
+    picture = Picture(from_array(values), values[..., None].astype(float))
     restored = Restored(picture.noisy, np.ones(picture.noisy.shape))
     write_pictures(tmp_path, picture, restored)
     shown = np.asarray(Pillow.open(tmp_path / "restored_preview.png"))
@@ -78,7 +78,7 @@ def test_a_dark_picture_can_be_seen(tmp_path):
 
 def test_an_uncertainty_of_zero_is_black(image):
     restored = Restored(image.pixels, np.zeros_like(image.pixels))
-    picture = Picture(image, image.pixels, None, None, image.peak)
+    picture = Picture(image, image.pixels)
     assert uncertainty_scale(restored) == 1.0
     assert OUTPUT_PICTURES["uncertainty.png"](picture, restored).max() == 0
 

@@ -110,7 +110,7 @@ def test_only_the_leader_shows_a_bar(monkeypatch):
     ("shell", "is_notebook"), [(None, False), (object(), False), (SimpleNamespace(kernel=1), True)]
 )
 def test_notebooks_have_a_bar(monkeypatch, shell, is_notebook):
-    """In a notebook stderr is no terminal."""
+    """A notebook's stderr is no terminal."""
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     assert has_bar() == is_notebook

@@ -22,7 +22,7 @@ from tvae.backends.native.threads import n_threads_for
 class Adam(torch.optim.Adam):
     """torch.optim.Adam with its default options and its state, in one pass. All parameters have gradients."""
 
-    # As torch wraps these, the first call imports its compiler: 1.3 s of a command. Only torch's own step needs it.
+    # Wrapped by torch, their first call would import its compiler: 1.3 s of a command. Only torch's own step needs it.
     add_param_group = inspect.unwrap(torch.optim.Adam.add_param_group)
     zero_grad = inspect.unwrap(torch.optim.Adam.zero_grad)
     state_dict = inspect.unwrap(torch.optim.Adam.state_dict)
@@ -63,7 +63,7 @@ class Adam(torch.optim.Adam):
     step.hooked = True  # type: ignore[attr-defined]  # else torch wraps it for its profiler, which takes longer than it
 
     def _state_of(self, parameter: torch.nn.Parameter) -> dict[str, torch.Tensor]:
-        """In torch's layout."""
+        """The optimiser's state of a parameter, in torch's layout."""
         state = self.state[parameter]
         if not state:
             state["step"] = torch.zeros(())

@@ -14,7 +14,7 @@ from tvae.model.decoder import Mlp
 
 C_TYPES = {torch.float32: "float", torch.float64: "double"}
 
-# What the kernel can do, with the numbers of its enumerations in activations.hpp and selection.hpp.
+# Activations and selections of the kernel, numbered as in activations.hpp and selection.hpp.
 ACTIVATIONS = {
     "relu": 0,
     "leaky_relu": 1,

@@ -1,4 +1,6 @@
-"""C++ compilers, and their commands for the kernel: for the processor at hand on first use, and for wheels.
+"""C++ compilers with their commands for the kernel, and compiled kernels in a folder.
+
+Kernels are kept under names with the hash of their content: a damaged one is not loaded.
 
 Standard library alone: the build of a wheel loads this file by its path, before the package's dependencies are there.
 """
@@ -14,7 +16,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
@@ -25,11 +28,11 @@ SECONDS = 1800  # ziglang compiles its standard library first: a minute, on a bu
 
 
 class NotCompiled(Exception):
-    """Says of every compiler why it did not compile the kernel."""
+    """No compiler could compile the kernel; the message says why for each."""
 
 
 def version() -> str:
-    """Of the sources; a compiled kernel knows it, too."""
+    """A hash of the sources, which a compiled kernel carries as well."""
     parts = [part for source in SOURCES for part in (source.name.encode(), source.read_bytes())]
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
 
@@ -41,7 +44,7 @@ def compilers() -> list[list[str]]:
 
 
 def zig() -> list[list[str]]:
-    """Its command, if it is installed."""
+    """The command of ziglang's compiler, if it is installed."""
     return [[sys.executable, "-m", "ziglang", "c++"]] if importlib.util.find_spec("ziglang") else []
 
 
@@ -75,9 +78,38 @@ def _run(command: list[str], folder: Path) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """What a compiler has said, as far as a line can hold it."""
+    """The compiler's first line about an error, shortened."""
     if isinstance(error, subprocess.CalledProcessError):
         lines = error.stderr.decode(errors="replace").splitlines()
         telling = [line.strip() for line in lines if "error" in line] + lines
         return telling[0][:200] if telling else f"exit code {error.returncode}"
     return getattr(error, "strerror", None) or f"not done after {SECONDS} seconds"
+
+
+def whole(folder: Path, key: str) -> Iterator[Path]:
+    """Kernels that were kept under this key and are as they were."""
+    for path in sorted(folder.glob(f"kernel-{key}-*")):
+        if _is_whole(path):
+            yield path
+
+
+def keep(made: Path, folder: Path, key: str) -> Path:
+    """Move a new kernel into the folder, in one step; damaged ones of this key are removed."""
+    path = folder / kept_name(key, made.read_bytes(), made.suffix)
+    os.replace(made, path)
+    for other in folder.glob(f"kernel-{key}-*"):
+        if not _is_whole(other):
+            with suppress(OSError):
+                other.unlink()
+    return path
+
+
+def kept_name(key: str, content: bytes, suffix: str) -> str:
+    return f"kernel-{key}-{hashlib.sha256(content).hexdigest()[:32]}{suffix}"
+
+
+def _is_whole(path: Path) -> bool:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()[:32] == path.stem.rpartition("-")[2]
+    except OSError:
+        return False

@@ -23,12 +23,12 @@ import torch
 
 from tvae.backends.native import build
 from tvae.backends.native.bindings import C_TYPES, STRUCTURES
-from tvae.backends.native.kept import keep, whole
-from tvae.backends.switches import is_on
+from tvae.errors import UserError
 
 log = logging.getLogger(__name__)
 
 PREBUILT = build.FOLDER / "prebuilt"  # kernels that a wheel carries
+YES, NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 SLOWER = "5 to 11"  # times, of the torch backend against the kernel; docs/backends.md
 
 
@@ -46,8 +46,8 @@ def library() -> ctypes.CDLL | None:
         return _first_that_loads(_prebuilt()) or _kept_or_compiled()
     except (build.NotCompiled, Unsuitable, OSError) as error:
         log.warning(
-            "without the compiled kernel training takes %s times as long; a C++ compiler, or `pip install ziglang`, "
-            "brings it (%s)", SLOWER, error,
+            "without the compiled kernel training takes %s times as long; install a C++ compiler, or "
+            "`pip install ziglang` (%s)", SLOWER, error,
         )  # fmt: skip
         return None
 
@@ -71,18 +71,26 @@ def speed_key() -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
+def is_on(name: str) -> bool:
+    """True if the variable says yes or is not set; a word for neither is refused."""
+    value = os.environ.get(name, "").strip().lower()
+    if value not in ("", *YES, *NO):
+        raise UserError(f"{name}={value}: must be one of {', '.join((*YES, *NO))}")
+    return value not in NO
+
+
 def _prebuilt() -> Iterator[Path]:
     """Kernels that came with the package for this kind of machine, the fastest that the processor can run first."""
     has_avx2 = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
     for variant in ("avx2", "plain") if has_avx2 else ("plain",):
-        yield from whole(PREBUILT, f"{build.version()}-{variant}")
+        yield from build.whole(PREBUILT, f"{build.version()}-{variant}")
 
 
 def _kept_or_compiled() -> ctypes.CDLL:
     folder, flags = cache_dir(), build.flags_for_this_processor()
     parts = [build.version(), repr(flags), os.environ.get("CXX", ""), _processor()]
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
-    return _first_that_loads(whole(folder, key)) or _compiled(folder, key, flags)
+    return _first_that_loads(build.whole(folder, key)) or _compiled(folder, key, flags)
 
 
 def _compiled(folder: Path, key: str, flags: list[str]) -> ctypes.CDLL:
@@ -95,7 +103,7 @@ def _compiled(folder: Path, key: str, flags: list[str]) -> ctypes.CDLL:
         for reason in failed:
             log.warning("the kernel was compiled by %s, not by %s", compiler, reason)
         try:
-            made = keep(made, folder, key)
+            made = build.keep(made, folder, key)
         except OSError:
             log.warning(
                 "%s: cannot be written, so the kernel is compiled at every start; TVAE_CACHE_DIR names another folder",
@@ -105,7 +113,7 @@ def _compiled(folder: Path, key: str, flags: list[str]) -> ctypes.CDLL:
 
 
 def _work_folder(folder: Path) -> tempfile.TemporaryDirectory[str]:
-    """Beside what is kept, else among the system's temporary ones. Windows does not remove a library in use."""
+    """A temporary folder beside the kept kernels, else in the system's. Windows does not remove a library in use."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         return tempfile.TemporaryDirectory(prefix="compiling-", dir=folder, ignore_cleanup_errors=True)
@@ -139,7 +147,7 @@ def _load(path: Path) -> ctypes.CDLL:
 
 
 def _processor() -> str:
-    """What the flags for this processor depend on."""
+    """The processor's model and features, on which the compiler's flags depend."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

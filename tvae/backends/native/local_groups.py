@@ -70,7 +70,7 @@ def similar_patches(pixels: Tensor, references: References) -> Tensor:
 
 
 def tiles_apart(step: int, patch_size: int, radius: int) -> int:
-    """How many tiles further along an axis no pixel is reached that this one reaches, too.
+    """The distance in tiles, along an axis, from which on two tiles reach no pixel in common.
 
     The last place of all may be nearer than `step` to the one before, down to one pixel.
     """

@@ -29,7 +29,7 @@ N_PARTS = 8  # of the data points, whose sums are added in order: results do not
 
 
 def has_slab(model: Model, ea: EaConfig) -> bool:
-    """Whether the kernel can do the whole visit of this model with this search."""
+    """True if the kernel can do the whole visit of this model with this search."""
     decoder, pi = model.decoder, model.pi
     is_known = type(decoder) is Mlp and decoder.is_linear and type(model.prior) in (Bernoulli, Local)
     is_here = pi.device.type == "cpu" and pi.dtype in C_TYPES and is_available()

@@ -1,4 +1,4 @@
-"""How many threads the kernel uses, how torch and the kernel share them, and what calls side by side leave behind.
+"""Threads: how many the kernel uses, how torch shares them with it, and what calls side by side leave behind.
 
 The threads that torch works on belong to each Python thread, and to the process as what a new Python thread begins
 with. A forked process has none of those that torch had started, and would wait for them without end.
@@ -42,17 +42,17 @@ if hasattr(os, "register_at_fork"):  # not on Windows
 
 
 def n_threads_for(n_multiplications: int) -> int:
-    """As many as torch uses, or `torch_on_one_thread` has set aside, if there is enough to do; else one."""
+    """The number of threads that torch uses, or `torch_on_one_thread` has set aside; one for little work."""
     set_aside: int | None = getattr(_here, "n_kernel", None)
     return set_aside or torch.get_num_threads() if n_multiplications > WORTH_THREADS else 1
 
 
 @contextmanager
 def torch_on_one_thread() -> Iterator[None]:
-    """Within, torch works on one thread and the kernel on those that torch had.
+    """Run torch on one thread, and the kernel on those that torch had.
 
-    What a visit leaves to torch is tiny, and waking a second thread for each operation costs more than it brings: a
-    little on an idle machine, most of the time on one whose cores have other work.
+    A visit leaves little to torch, and waking a second thread for each operation costs more than it brings: a little on
+    an idle machine, most of the time on one whose cores have other work.
     """
     before, outer = torch.get_num_threads(), getattr(_here, "n_kernel", None)
     _here.n_kernel = outer or before
@@ -65,16 +65,17 @@ def torch_on_one_thread() -> Iterator[None]:
 
 
 def use_threads(n_threads: int) -> None:
-    """Let torch work on so many; in a process that was forked from one with several, on one."""
+    """Set the number of torch's threads; in a process that was forked from one with several it is one."""
     _calls.has_many |= n_threads > 1 and not _calls.has_lost_threads
     torch.set_num_threads(1 if _calls.has_lost_threads else n_threads)
 
 
 @contextmanager
 def own_settings() -> Iterator[None]:
-    """Within, a call has single precision by default, and may choose its threads.
+    """Give a Python call single precision by default, and let it choose its threads.
 
-    Torch then has what it had before the first of the calls at work; the default type once the last of them has ended.
+    Afterwards torch has the threads it had before the first of the calls under way, and after the last of them the
+    default type, too.
     """
     with _calls.lock:
         if _calls.n_at_work == 0:

@@ -36,19 +36,19 @@ from tvae.training.m_step import Totals
 
 
 def is_usable(model: Model) -> bool:
-    """Whether the kernel can work with this model's tensors and its kind of decoder."""
+    """True if the kernel can work with this model's tensors and its kind of decoder."""
     pi = model.pi
     return type(model.decoder) is Mlp and pi.device.type == "cpu" and pi.dtype in C_TYPES and is_available()
 
 
 def has_e_step(model: Model, ea: EaConfig) -> bool:
-    """Whether `e_step` can do what this model and these options ask for."""
+    """True if `e_step` can do what this model and these options ask for."""
     is_known = is_usable(model) and _has_known_parts(model, ACTIVATIONS)
     return is_known and ea.is_by_flips and ea.selection in SELECTIONS
 
 
 def has_gradient(model: Model) -> bool:
-    """Whether `gradient` can do what this model asks for: of the activations the kernel can differentiate ReLU."""
+    """True if `gradient` can do what this model asks for: ReLU is the one activation that the kernel differentiates."""
     return is_usable(model) and _has_known_parts(model, ("relu",))
 
 
@@ -81,7 +81,7 @@ class Gradients:
 def _e_step_task(
     model: Model, ea: EaConfig, x: Tensor, packed: Tensor, rng: Stream | None, observed: Tensor | None
 ) -> tuple[EStepTask, EStep, Arguments]:
-    """What the kernel is to do, where its results will be, and the memory that it reads."""
+    """The task for the kernel, the tensors of its results, and the memory that it reads."""
     batch, n_states, _ = packed.shape
     if n_states >= 2**model.n_latents:  # with all states in, this is the exact posterior
         rng = None
@@ -178,7 +178,7 @@ _visit_by_parts = visit_by(e_step, gradient, PRODUCTS)
 def _visit_task(
     model: Model, ea: EaConfig, prune: float, batch: Minibatch, totals: Totals, imputes: bool
 ) -> tuple[VisitTask, EStep, Gradients, Arguments]:
-    """What the kernel is to do, where its results will be, and the memory that it reads."""
+    """The task for the kernel, the tensors of its results, and the memory that it reads."""
     search, step, arguments = _e_step_task(model, ea, batch.x, batch.packed, batch.rng, batch.observed)
     decoder, sigma2 = _known_parts(model)
     gradients = Gradients(decoder, arguments)

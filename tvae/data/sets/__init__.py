@@ -1,4 +1,4 @@
-"""All data sets: a module each, found by its being here."""
+"""All data sets: each is a module in this folder, which registers it."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class BarsConfig(DatasetConfig):
     mean_bars: float = option(2.0, "bars in an image, on average", gt=0)
     sigma2: float = option(0.01, "variance of the noise", gt=0)
     correlated: bool = option(False, "the first bar suppresses the second, the last one the last but one")
-    seed: int = option(0, "of the images; apart from the run's seed, so that runs see the same data", ge=0)
+    seed: int = option(0, "seed of the images, apart from the run's seed: runs see the same data", ge=0)
 
     def complete(self, config: DataConfigT, opened: Any) -> DataConfigT:
         if config.model.likelihood != "slab":

@@ -38,7 +38,7 @@ from tvae.io.image_file import Image, without_holes
 from tvae.io.stack_file import read_picture
 from tvae.model.vae import ModelConfig
 from tvae.noise.choice import with_noise_model
-from tvae.noise.level import diagonal_details, estimate_noise, known_values
+from tvae.noise.level import diagonal_details, known_values
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ N_PER_LATENT = 100  # patches that a latent needs, on average
 
 
 def is_slab(model: ModelConfig) -> bool:
-    """Whether pictures get the slab model: unless another one was chosen."""
+    """True if pictures get the slab model: they do, unless another one was chosen."""
     if model.likelihood is not None:
         return model.likelihood == "slab" and not model.hidden
     return model.slab != 0 and model.hidden in (None, []) and model.solver is None
@@ -94,7 +94,7 @@ class ImageConfig(DatasetConfig):
     stride: int = option(1, "pixels between the patches that are averaged into the restored image", ge=1)
     train_stride: Optional[int] = option(None, "pixels between the patches trained on; null: by the image's size", ge=1)
     average: str = option(
-        "uniform", "how overlapping patches are weighted: all alike, or by centre", choices=tuple(AVERAGES)
+        "uniform", "weights of overlapping patches: uniform, or Gaussian around the centre", choices=tuple(AVERAGES)
     )
 
     def open(self, config: DataConfig) -> Picture:
@@ -112,7 +112,7 @@ class ImageConfig(DatasetConfig):
         return Picture(image, noisy, clean, missing, peak)
 
     def look(self, config: DataConfig, opened: Picture) -> Picture:
-        """With what its noise is, and what is to be done about it."""
+        """The picture with its noise model, and the treatment of that noise."""
         keeps_known = _keeps_known(config) if config.keep_known is None else config.keep_known
         if keeps_known and opened.missing is not None:  # whose known values count as exact
             told = f"sigma={config.sigma}: known pixels stay as they are; keep_known=false denoises them"
@@ -151,7 +151,7 @@ class ImageConfig(DatasetConfig):
         if is_exact:
             sigma, size = SIGMA_OF_KNOWN * seen.grey_range / 255, FILLED_SIZE
         else:
-            sigma = estimate_noise(seen.noisy, seen.missing) if told is None else told
+            sigma = seen.noise if told is None else told
             sigma = max(sigma, SIGMA_OF_ROUNDING * seen.grey_range / 255) if told is None else sigma
             size = SLAB_SIZES[bisect([20, 35], sigma * 255 / seen.grey_range)]
             if seen.covariance is not None:

@@ -44,9 +44,7 @@ class NaturalConfig(Cutting, DatasetConfig):
     def complete(self, config: DataConfigT, opened: Any) -> DataConfigT:
         n_patches, n_latents = config.n_patches or N_PATCHES, config.model.n_latents or 300
         if n_patches < n_latents:
-            log.warning(
-                "n_patches=%d: fewer than model.n_latents=%d, which are more than can be learned", n_patches, n_latents
-            )
+            log.warning("n_patches=%d: too few to learn model.n_latents=%d", n_patches, n_latents)
         return replace(
             with_paper_model(config, n_latents, impute=True),
             dataset=replace(self, n_test=n_patches // 10 if self.n_test is None else self.n_test),

@@ -1,4 +1,4 @@
-"""How much refinement does, by `effort`. Chosen on the development pictures (docs/quality.md)."""
+"""Settings of the nonlocal stage for each `effort`, chosen on the development pictures (docs/quality.md)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Refinement:
-    """How much is done."""
+    """Patches, groups and passes of the nonlocal stage."""
 
     local: tuple[tuple[int, int], ...] = ((5, 45), (6, 60), (8, 90))  # patch size and group size, averaged
     is_repeated: bool = True  # local groups once more, with the picture that they gave as their pilot

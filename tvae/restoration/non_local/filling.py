@@ -41,7 +41,7 @@ def fill_pixels(
 
 
 def n_passes(plan: Refinement, is_exact: bool) -> int:
-    """How many there are, where known values are exact or noisy."""
+    """The number of passes, where known values are exact or noisy."""
     return plan.n_fill_passes if is_exact else plan.n_noisy_passes
 
 

@@ -17,9 +17,8 @@ from tvae.inference.posterior import significant_states
 from tvae.io.atomic import write_atomically
 from tvae.io.image_file import stretched, visible
 from tvae.model.packed import unpack
+from tvae.noise.model import NoiseModel
 from tvae.restoration.posterior_mean import Restored, first_page
-from tvae.runs.callbacks.canvas import canvas
-from tvae.runs.callbacks.noise_figure import draw_noise
 from tvae.training.trainer import Fit
 
 if TYPE_CHECKING:
@@ -33,13 +32,20 @@ TRUE = {"elbo": "log_likelihood_true", "sigma": "sigma_true", "psnr": "psnr_inpu
 
 @dataclass(frozen=True, eq=False)
 class Results:
-    """What a run has come to."""
+    """Results of a run, for its figures."""
 
     fit: Fit
     dataset: Dataset
     history: list[dict[str, Any]]  # a row for each epoch
     facts: dict[str, Any]  # known beside the history: the truth, quality
     restored: Restored | None = None
+
+
+def canvas(width: float, height: float) -> Figure:
+    """An empty figure of this size in inches. Matplotlib is imported for the first: it takes a third of a second."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
 
 
 @torch.no_grad()
@@ -68,7 +74,7 @@ def as_grid(rows: torch.Tensor, shape: tuple[int, ...], own_scale: bool = False)
 
 
 def draw_decoder(results: Results) -> Figure:
-    """The fields, most used first; of whitened data also as they are without the whitening."""
+    """Draw the fields, most used first; those of whitened data also without the whitening."""
     fit, dataset = results.fit, results.dataset
     order = fit.model.pi.cpu().argsort(descending=True)
     fields = one_hot_outputs(fit)[order]
@@ -86,7 +92,7 @@ def draw_decoder(results: Results) -> Figure:
 
 @torch.no_grad()
 def draw_latents(results: Results) -> Figure:
-    """`pi`, sorted, and how many latents are on under q, over (at most 4096) data points."""
+    """Draw `pi`, sorted, and the number of latents that are on under q, over (at most 4096) data points."""
     fit = results.fit
     index = torch.arange(min(len(fit.points.own), 4096), device=fit.device)
     x, observed = fit.points.rows(index)
@@ -106,7 +112,7 @@ def draw_latents(results: Results) -> Figure:
 
 
 def draw_training(results: Results) -> Figure:
-    """ELBO, sigma and PSNR over epochs, with what is known of the truth."""
+    """Draw ELBO, sigma and PSNR over epochs, with the truth where it is known."""
     history, facts = results.history, results.facts
     names = [name for name in TITLES if any(row.get(name) is not None for row in history)]
     figure = canvas(4 * len(names), 3.5)
@@ -137,7 +143,7 @@ def lowest_shown(history: list[dict[str, Any]]) -> float:
 
 
 def draw_comparison(results: Results) -> Figure | None:
-    """Input, restored, uncertainty and difference (to the clean image where it is known, else to the input)."""
+    """Draw input, restored, uncertainty and difference (to the clean image where it is known, else to the input)."""
     picture, restored, quality = results.dataset.picture, results.restored, results.facts
     if picture is None or restored is None:
         return None
@@ -174,10 +180,39 @@ def draw_comparison(results: Results) -> Figure | None:
     return figure
 
 
-def draw_noise_of(results: Results) -> Figure | None:
-    """Variance against brightness, and correlation between neighbours."""
+def draw_noise(results: Results) -> Figure | None:
+    """Draw the noise model of the picture, if there is one."""
     picture = results.dataset.picture
-    return None if picture is None or picture.noise_model is None else draw_noise(picture.noise_model)
+    return None if picture is None or picture.noise_model is None else draw_noise_model(picture.noise_model)
+
+
+def draw_noise_model(model: NoiseModel) -> Figure:
+    """Variance against brightness, correlation between neighbours, and the bounds of the candidates."""
+    table = model.covariance.table.diagonal().mean(-1)  # over channels
+    line, correlation = model.line, table / table[0, 0]
+    figure = canvas(12, 3.5)
+    left, right, last = figure.subplots(1, 3)
+    left.plot(line.mean, line.variance, "o", label="flattest blocks")
+    ends = np.array([line.mean.min(), line.mean.max()])
+    left.plot(ends, line.gain * ends + line.offset, label=f"{line.gain:.3g} x {line.offset:+.3g}")
+    left.set_ylim(bottom=0)
+    left.set_xlabel("brightness")
+    left.set_title("variance of the noise")
+    left.legend()
+    lags = np.arange(len(correlation))
+    right.plot(lags, correlation[0], marker="o", label="across")
+    right.plot(lags, correlation[:, 0], marker="o", label="down")
+    right.axhline(0, color="k", linewidth=0.5)
+    right.set_xticks(lags)
+    right.set_xlabel("pixels apart")
+    right.set_title(f"correlation: {model.kind.replace('_', '-')}")
+    right.legend()
+    white = model.bounds["white"]
+    last.barh(list(model.bounds), [nats - white for nats in model.bounds.values()])
+    last.axvline(0, color="k", linewidth=0.5)
+    last.set_xlabel("nats per value above white noise")
+    last.set_title("bounds")
+    return figure
 
 
 # File name -> what it shows; None: there is nothing to show.
@@ -186,7 +221,7 @@ FIGURES: dict[str, Callable[[Results], Figure | None]] = {
     "latents.png": draw_latents,
     "training.png": draw_training,
     "comparison.png": draw_comparison,
-    "noise.png": draw_noise_of,
+    "noise.png": draw_noise,
 }
 
 

@@ -16,17 +16,17 @@ from tvae.restoration.posterior_mean import Restored, first_page
 
 
 def _restored_as_it_was(picture: Picture, restored: Restored) -> np.ndarray | None:
-    """Floating point, stacks, and whatever else a PNG cannot hold."""
+    """The result in the form of the input, for pictures that a PNG file cannot hold."""
     return None if is_png(picture.image) else to_output(restored.pixels, picture.image)
 
 
 def is_png(image: Image) -> bool:
-    """Whether a PNG file holds all of its values."""
+    """True if a PNG file can hold all values of the image."""
     return image.layout is None and holds_exactly(".png", image)
 
 
 def _preview(picture: Picture, restored: Restored) -> np.ndarray | None:
-    """8 bit that can be seen, of pictures that most programs would show too dark."""
+    """A version in 8 bit for pictures that most programs would show too dark."""
     return to_screen(restored.pixels, stretched(picture.image)) if picture.image.dtype.itemsize > 1 else None
 
 
@@ -36,7 +36,7 @@ def _shown_uncertainty(picture: Picture, restored: Restored) -> np.ndarray:
 
 
 def uncertainty_scale(restored: Restored) -> float:
-    """What white stands for in uncertainty.png."""
+    """The uncertainty that is white in uncertainty.png."""
     return float(restored.uncertainty.mean(-1).max()) or 1.0
 
 
@@ -59,7 +59,7 @@ OUTPUT_PICTURES: dict[str, Callable[[Picture, Restored], np.ndarray | None]] = {
 
 
 def write_pictures(directory: Path, picture: Picture, restored: Restored) -> dict[str, str]:
-    """Returns the SHA-256 of each file."""
+    """Write the pictures of the table; returns the SHA-256 of each file."""
     written = {}
     for name, pixels_of in OUTPUT_PICTURES.items():
         is_whole = name.endswith(".tiff")
@@ -75,7 +75,7 @@ def write_pictures(directory: Path, picture: Picture, restored: Restored) -> dic
 
 
 def changed_pictures(directory: Path, written: Any) -> list[Path]:
-    """Those that are there, but no longer as `write_pictures` has left them; `written`: what it returned, if known."""
+    """Pictures that are no longer as `write_pictures` has left them; `written`: what it returned, if known."""
     known = written if isinstance(written, dict) else {}
     files = [(directory / name, known.get(name)) for name in OUTPUT_PICTURES if (directory / name).is_file()]
     return [file for file, expected in files if expected not in (None, hashlib.sha256(file.read_bytes()).hexdigest())]

@@ -1,4 +1,4 @@
-"""What a run shows of itself: an opening and a closing line, and between them how far it has come.
+"""Progress of a run: an opening and a closing line, and between them the share that is done.
 
 A bar on terminals and in notebooks, as plain text that needs nothing installed; elsewhere a line for the first and the
 last epoch and for each stage of the restoration, and between them one in 10 s at most.
@@ -26,7 +26,7 @@ SECONDS_SILENT = 10.0  # between lines, where there is no bar
 
 
 def has_bar() -> bool:
-    """Whether what is written is seen at once, and can be written over: a terminal, or a notebook."""
+    """True for a terminal or a notebook, which show at once what is written and can be written over."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return hasattr(shell, "kernel") or sys.stderr.isatty()
 
@@ -39,13 +39,13 @@ class Stage:
         self.told_at = time.monotonic()
 
     def move(self, done: float) -> None:
-        """To so many of the bar's total; costs next to nothing, so that it can be called after every step."""
+        """Move the bar to `done` of its total; cheap enough to call after every step."""
         self.bar.update(done - self.bar.n)
         if self.is_due():
             self.tell(f"{self.name} {self.shown(done)}")
 
     def is_due(self) -> bool:
-        """Whether a line is to be told again."""
+        """True if the next line is due."""
         return self.is_told and self.bar.disable and time.monotonic() - self.told_at > SECONDS_SILENT
 
     def shown(self, done: float) -> str:
@@ -67,7 +67,7 @@ class Training(Stage):
         return f"{int(done) + 1}/{self.fit.n_epochs}: {done % 1:.0%}"
 
     def moves(self) -> bool:
-        """To be asked before each minibatch; the answer is no: it does not stop the training."""
+        """Move the bar; always returns False, so that it can be called as a condition to stop."""
         self.move(self.fit.epoch + self.fit.batch / self.fit.n_batches)
         return False
 
@@ -90,7 +90,7 @@ class Training(Stage):
 
 @contextmanager
 def training(fit: Fit, is_told: bool) -> Iterator[Training]:
-    """`is_told`: in lines, where there can be no bar."""
+    """Show the training; `is_told`: in lines, where there can be no bar."""
     layout = "{desc}{percentage:3.0f}%|{bar}| {n:.4g}/{total:.0f} epochs [{elapsed}<{remaining}{postfix}]"
     with _bar(fit, fit.epoch, fit.n_epochs, layout) as bar:
         yield Training(bar, fit, is_told)
@@ -98,9 +98,9 @@ def training(fit: Fit, is_told: bool) -> Iterator[Training]:
 
 @contextmanager
 def restoring(fit: Fit, stages: dict[str, float], is_told: bool) -> Iterator[Callable[[str, float], None]]:
-    """What follows the training, in `stages` with their times.
+    """Show the restoration, in `stages` with their times.
 
-    What is yielded wants to be told the stage and how much of it is done.
+    Yields a function of the stage and the share of it that is done.
     """
     layout = "restoring: {percentage:3.0f}%|{bar}| [{elapsed}<{remaining}]"
     whole_time = sum(stages.values()) or 1.0

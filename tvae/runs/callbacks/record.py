@@ -1,4 +1,4 @@
-"""What a user sees of a run: TensorBoard, history.csv, metrics.json, figures and pictures, in the data's own units."""
+"""The record of a run: TensorBoard, history.csv, metrics.json, figures and pictures, in the data's own units."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ OF_WEIGHTS_AT_RANDOM = ("elbo", "elbo_test")  # in the first epoch; TensorBoard'
 
 
 class Record:
-    """What a run has reported so far; nothing is written: for Python calls, and for ranks other than the leader."""
+    """Results of a run so far; nothing is written: for Python calls, and for ranks other than the leader."""
 
     def __init__(
         self, config: Config, fit: Fit, dataset: Dataset, history: list[dict[str, Any]], facts: dict[str, Any]
@@ -91,11 +91,11 @@ class Record:
         }
 
     def seconds_total(self) -> float:
-        """Of training and restoration; of a run that was interrupted, as far as it was not lost."""
+        """Seconds of training and restoration, without work that an interruption has lost."""
         return self.seconds_before + time.monotonic() - self.started
 
     def _noise_model(self) -> dict[str, Any] | None:
-        """What was found out about the noise of a picture."""
+        """The facts about the noise of the picture, if there is one."""
         picture = self.dataset.picture
         return None if picture is None or picture.noise_model is None else picture.noise_model.facts()
 
@@ -112,14 +112,14 @@ class Record:
 
 
 class NoWriter:
-    """In the place of TensorBoard's: takes everything, and writes nothing."""
+    """A writer in place of TensorBoard's that writes nothing."""
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         return lambda *_, **__: None
 
 
 def _open_tensorboard(directory: Path, purge_step: int | None) -> Any:
-    """Its writer, which takes no names that are not UTF-8."""
+    """TensorBoard's writer, which takes only names in UTF-8."""
     if str(directory) == _plain(directory):
         from torch.utils.tensorboard import SummaryWriter  # takes a while to import
 
@@ -129,7 +129,7 @@ def _open_tensorboard(directory: Path, purge_step: int | None) -> Any:
 
 
 def _plain(value: object) -> str:
-    """As text, with bytes that are no characters written as such."""
+    """The value as text, with bytes that are no characters escaped."""
     return str(value).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
@@ -164,7 +164,7 @@ class WrittenRecord(Record):
         self.writer.add_image(name, as_shown(self.dataset.picture, pixels), epoch, dataformats="HWC")
 
     def add_epoch(self, epoch: Epoch, restored: Restored | None) -> dict[str, Any]:
-        """Also scalars and, every so often, pictures for TensorBoard."""
+        """Add scalars and, every so often, pictures to TensorBoard as well."""
         row = super().add_epoch(epoch, restored)
         known = {name: value for name, value in {**self.facts, **row}.items() if value is not None and name != "epoch"}
         if restored is not None and self.dataset.picture is not None:
@@ -179,7 +179,7 @@ class WrittenRecord(Record):
         return row
 
     def write(self, status: str) -> dict[str, Any]:
-        """Also metrics.json and history.csv."""
+        """Write metrics.json and history.csv as well."""
         metrics = self.metrics(status)
         write_json(self.directory / METRICS, metrics)
         if self.history:
@@ -198,7 +198,7 @@ class WrittenRecord(Record):
         self._show("restored, final", restored.pixels, self.fit.epoch)
 
     def finish(self) -> dict[str, Any]:
-        """Also figures, and the entry for comparing runs of a sweep."""
+        """Write figures as well, and the entry for comparing runs of a sweep."""
         write_figures(self.directory / FIGURE_DIR, self.results())
         metrics = self.write("finished")
         numbers = {f"final/{k}": v for k, v in metrics.items() if isinstance(v, float) and math.isfinite(v)}
@@ -217,7 +217,7 @@ class WrittenRecord(Record):
 
 
 class RestoredRecord(Record):
-    """Of a run that is there already, restored into another directory."""
+    """The record of an existing run, restored into another directory."""
 
     def __init__(
         self, directory: Path, config: Config, fit: Fit, dataset: Dataset, of_run: dict[str, Any], source: Path

@@ -1,4 +1,4 @@
-"""How the ranks of a run find each other.
+"""The connection of the ranks of a run.
 
 `torchrun -m tvae.train ...` starts them, or submitit with several tasks; a process that was started otherwise is alone,
 and then nothing here costs anything.
@@ -38,13 +38,13 @@ def join() -> Ranks:
 
 
 def n_joined() -> int:
-    """How many ranks are connected, this one among them; 0 before they are."""
+    """The number of connected ranks, this one among them; 0 before they are."""
     return 0 if _joined is None else _joined.size
 
 
 @contextmanager
 def sharing_failures() -> Iterator[None]:
-    """Within, what goes wrong on one rank is raised on all, and `is_shared`: only the leader has to tell.
+    """Raise what goes wrong on one rank on all of them, with `is_shared` set: only the leader reports it.
 
     Blocks may be nested. What is caught between an inner and an outer one is over: `join` connects the ranks anew.
     """
@@ -61,12 +61,12 @@ def sharing_failures() -> Iterator[None]:
 
 
 def is_known_to_all(error: Exception) -> bool:
-    """Whether the ranks can begin something else together after this failure."""
+    """True if the ranks can begin something else together after this failure."""
     return n_joined() <= 1 or getattr(error, "is_shared", False)
 
 
 def wait_until_told() -> None:
-    """Where ranks are connected, see `Ranks.wait_until_told`."""
+    """Call `Ranks.wait_until_told`, if ranks are connected."""
     if _joined is not None:
         _joined.wait_until_told()
 
@@ -81,7 +81,7 @@ def leave() -> None:
 
 
 def is_first_attempt() -> bool:
-    """Whether this run was not started before by the same torchrun, or as the same SLURM job.
+    """True unless this run was started before by the same torchrun, or as the same SLURM job.
 
     torchrun does not count restarts on a machine whose own processes were well, but its store outlives them.
     """
@@ -149,7 +149,7 @@ def _agree(store: dist.Store, rank: int, size: int) -> str:
 
 
 def _read_submitit() -> None:
-    """Where submitit has started several tasks, say so in the variables that torchrun uses."""
+    """Set the variables that torchrun uses, if submitit has started several tasks."""
     if "SUBMITIT_EXECUTOR" not in os.environ or "RANK" in os.environ:
         return
     from submitit.helpers import TorchDistributedEnvironment

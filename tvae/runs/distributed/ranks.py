@@ -38,14 +38,14 @@ FAILED, HEARD, OUTCOME, TOLD, LEFT = "failed", "heard", "outcome", "told", "left
 
 
 class LostRank(Failure):
-    """Another rank has ended or cannot be reached.
+    """Failure for another rank that has ended or cannot be reached.
 
     It is logged where it is noticed, and at once: whoever started the ranks is about to end this one as well.
     """
 
 
 def lost(error: RuntimeError) -> LostRank:
-    """What torch raises for a lost connection, whatever the cause, is told in a line."""
+    """Log in one line what torch raised for a lost connection; returns the error to raise instead."""
     reason = re.sub(r"^\[\S*\] ", "", str(error).splitlines()[0]).partition(". ")[0]  # no source file, no advice
     log.error(
         "process %d: another process of this run has ended or cannot be reached (%s); the same command resumes "
@@ -101,7 +101,7 @@ class Ranks(Team):
         self.any(False)
 
     def in_turn(self, action: Callable[[], Result]) -> Result:
-        """The action on every rank, the leader first: others find what it has downloaded or cached."""
+        """Do the action on every rank, the leader first: others find what it has downloaded or cached."""
         if not self.is_leader:
             self.meet()
             return action()
@@ -110,7 +110,7 @@ class Ranks(Team):
         return result
 
     def _wait(self, start: Callable[[], dist.Work]) -> None:
-        """Until it is done, or raise what another rank has failed with."""
+        """Wait until the operation is done, or raise the failure that another rank has announced."""
         try:
             failure = self._done_or_failure(start)
         except RuntimeError as error:
@@ -120,7 +120,7 @@ class Ranks(Team):
             raise failure
 
     def _done_or_failure(self, start: Callable[[], dist.Work]) -> Exception | None:
-        """While torch itself waits it is deaf to signals, so it is asked whether it is done."""
+        """Poll the operation: torch's own wait would not handle signals."""
         work = start()
         awake_until = time.perf_counter() + AWAKE
         look_at = awake_until + LOOK_EVERY
@@ -136,7 +136,7 @@ class Ranks(Team):
         return None
 
     def _announced(self) -> Exception | None:
-        """What another rank has failed with, if one has."""
+        """The failure that another rank has announced, if any."""
         with suppress(RuntimeError):  # the store may have ended with the leader
             if self.store.check([FAILED]):
                 failure: Exception = pickle.loads(self.store.get(FAILED))
@@ -145,14 +145,14 @@ class Ranks(Team):
         return None
 
     def share_failure(self, error: Exception) -> None:
-        """Let all ranks know of it, and note whether they do: `is_shared`."""
+        """Announce the failure to all ranks, and note in `is_shared` whether they know of it."""
         is_known = self.is_alone or getattr(error, "is_shared", False)
         if (self.broken or not is_known) and not any(error is each for each in self.settled):
             error.is_shared = self._fail_together(error)  # type: ignore[attr-defined]
             self.settled.append(error)
 
     def _fail_together(self, error: Exception) -> bool:
-        """Announce what went wrong, unless another rank has; whether all ranks know of it."""
+        """Announce the failure, unless another rank has; returns True if all ranks know of it."""
         is_together = False
         with suppress(RuntimeError):  # the others may have ended
             if not self.broken:
@@ -166,7 +166,7 @@ class Ranks(Team):
         return is_together
 
     def wait_until_told(self) -> None:
-        """To be called at the end, on the leader after it has told what went wrong: the others wait for that.
+        """Wait until the leader has reported a failure. To be called at the end, on the leader after its report.
 
         Whoever started the ranks ends all of them when one has ended. The leader may keep the store, so it is the last.
         """

@@ -14,13 +14,13 @@ from tests.conftest import random_model
 from tvae.backends.native import local_groups as native
 from tvae.errors import Failure
 from tvae.io.image_file import read_image, write_image
+from tvae.restoration import pipeline
 from tvae.restoration import tiling as bands_module
 from tvae.restoration.non_local import stage
 from tvae.restoration.non_local.effort import Refinement
 from tvae.restoration.non_local.stage import by_local_groups
-from tvae.runs import restoring
 from tvae.runs.distributed.ranks import Ranks
-from tvae.runs.restoring import KeptBands
+from tvae.runs.kept_bands import KeptBands
 from tvae.runs.signals import Interrupted, Stop
 
 OPTIONS = [
@@ -111,10 +111,10 @@ def test_local_groups_tell_before_each_part_of_a_patch_size(monkeypatch):
 
 @pytest.mark.usefixtures("_no_figures")
 def test_a_stopped_restoration_is_resumed(tmp_path, command, monkeypatch):
-    """By a signal between two stages; the picture is that of a run which was left alone."""
+    """A signal stops it between two stages; the picture is that of an undisturbed run."""
     noisy = np.random.default_rng(0).integers(0, 255, (40, 24), dtype=np.uint8)
     write_image(tmp_path / "noisy.png", noisy)
-    assert command("denoise", *OPTIONS, "hydra.run.dir=whole")[0] == 0
+    command.ok("denoise", *OPTIONS, "hydra.run.dir=whole")
     refine = stage.refine_pilot
 
     def interrupted(*args):
@@ -128,8 +128,8 @@ def test_a_stopped_restoration_is_resumed(tmp_path, command, monkeypatch):
     assert json.loads(Path("part/metrics.json").read_text())["status"] == "interrupted"
     assert len(list(Path("part").glob("restored.band-states-*"))) == 1
     monkeypatch.setattr(stage, "refine_pilot", refine)
-    monkeypatch.setattr(restoring, "restore_by_states", _from_kept(restoring.restore_by_states))
-    assert command("denoise", *OPTIONS, "hydra.run.dir=part")[0] == 0
+    monkeypatch.setattr(pipeline, "restore_by_model", _from_kept(pipeline.restore_by_model))
+    command.ok("denoise", *OPTIONS, "hydra.run.dir=part")
     assert not list(Path("part").glob("restored.band-*"))
     pictures = [read_image(tmp_path / name / "restored.png").pixels for name in ("whole", "part")]
     np.testing.assert_array_equal(*pictures)
