@@ -38,7 +38,7 @@ def test_matrix_is_the_covariance_of_patches(n_channels):
             np.lib.stride_tricks.sliding_window_view(drawn_noise(found.table, 12, 12, rng), (3, 3), axis=(0, 1))
             .transpose(0, 1, 3, 4, 2)
             .reshape(-1, 9 * n_channels)
-            for _ in range(200)
+            for _ in range(60)
         ]
     )
     expected = patches.T @ patches / len(patches)
