@@ -46,9 +46,7 @@ def refine_restored(
     `estimate`: makes the first one, which nobody else keeps, for of a large picture it counts.
     """
     first = estimate()
-    if min(picture.page_height, picture.noisy.shape[1]) < SIDE_MIN or (
-        picture.covariance is not None and not __import__("os").environ.get("TRY")
-    ):
+    if min(picture.page_height, picture.noisy.shape[1]) < SIDE_MIN or picture.covariance is not None:
         return first
     plan, is_whole = REFINEMENTS[effort], picture.is_nearly_whole(keep_observed)
     known = np.ones(picture.noisy.shape, dtype=bool) if picture.known is None else picture.known
