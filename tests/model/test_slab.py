@@ -270,8 +270,9 @@ def test_latents_that_are_always_on_together_share_what_is_left(n_on):
 @pytest.mark.parametrize("missing", [0.0, 0.4])
 def test_the_search_of_the_kernel_stays_below_the_exact_likelihood(missing):
     model, x, observed, packed = sample_of_kernel(missing)
+    x, observed, packed = x[:8], None if observed is None else observed[:8], packed[:8]  # of all 4,096 states each
     exact = log_likelihood(model, x, every_state(12), observed)
-    found = native.e_step(model, SEARCH, x, packed, Stream(0, torch.arange(40)), observed)
+    found = native.e_step(model, SEARCH, x, packed, Stream(0, torch.arange(8)), observed)
     assert (found.elbo < exact).all()
 
 

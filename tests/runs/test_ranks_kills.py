@@ -129,7 +129,7 @@ def test_a_full_disk(n_ranks, victim, whole):
         assert chaos.differences(whole, chaos.result(Path("full"))) == []
 
 
-@pytest.mark.parametrize(("n_kills", "n_ranks"), [(10, 1), (4, 2)])
+@pytest.mark.parametrize(("n_kills", "n_ranks"), [(6, 1), (3, 2)])
 def test_kills_at_random_moments_leave_no_trace(tmp_path, n_kills, n_ranks):
     lines = []
     options = [*chaos.small_run(tmp_path), "threads=1"]
