@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -27,6 +28,11 @@ if TYPE_CHECKING:
 SHOWN = 2000  # pixels, at most, along a side of what is compared; larger pictures are thinned out
 BETWEEN = (0.2, 0.35, 0.6)  # colour between the pictures of a grid
 TITLES = {"elbo": "ELBO in nats per data point", "sigma": "sigma", "psnr": "PSNR in dB"}
+CURVES = {  # for each axis: column of the history and its label
+    "elbo": {"elbo": "training data", "elbo_test": "held-out data"},
+    "sigma": {"sigma": "learned"},
+    "psnr": {"psnr": "restored"},
+}
 TRUE = {"elbo": "log_likelihood_true", "sigma": "sigma_true", "psnr": "psnr_input"}
 
 
@@ -114,32 +120,38 @@ def draw_latents(results: Results) -> Figure:
 def draw_training(results: Results) -> Figure:
     """Draw ELBO, sigma and PSNR over epochs, with the truth where it is known."""
     history, facts = results.history, results.facts
-    names = [name for name in TITLES if any(row.get(name) is not None for row in history)]
+    names = [name for name in CURVES if any(row.get(name) is not None for row in history)]
     figure = canvas(4 * len(names), 3.5)
     for axes, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
-        known = [(row["epoch"], row[name]) for row in history if row[name] is not None]
-        axes.plot(*zip(*known, strict=True), marker="." if name == "psnr" else "", label="training data")
-        if name == "elbo" and history[0].get("elbo_test") is not None:
-            on_test = [row["elbo_test"] for row in history]
-            axes.plot([row["epoch"] for row in history], on_test, label="held-out data")
+        for column, label in CURVES[name].items():
+            known = [(row["epoch"], row[column]) for row in history if row.get(column) is not None]
+            if known:
+                axes.plot(*zip(*known, strict=True), marker="." if name == "psnr" else "", label=label)
+        truth = facts.get(TRUE[name])
+        if truth is not None:
+            label = f"noisy image, {truth:.2f} dB" if name == "psnr" else "true"
+            axes.axhline(truth, color="k", linestyle=":", label=label)
+        if len(axes.lines) > 1:
             axes.legend()
-        if facts.get(TRUE[name]) is not None:
-            label = "of the noisy image" if name == "psnr" else "true"
-            line = axes.axhline(facts[TRUE[name]], color="k", linestyle=":", label=label)
-            axes.legend(handles=[line])
-        if name == "elbo":
-            axes.set_ylim(bottom=lowest_shown(history))
+        references = [] if truth is None or name == "psnr" else [truth]  # the noisy image may be 15 dB below
+        axes.set_ylim(shown_range(history, CURVES[name], references))
         axes.set_xlabel("epoch")
         axes.set_title(TITLES[name])
     return figure
 
 
-def lowest_shown(history: list[dict[str, Any]]) -> float:
-    """The lower end of the ELBO's axis: the first epochs, from weights at random, may lie far below all others."""
-    later = history[max(1, len(history) // 10) :] or history
-    values = [row[name] for row in later for name in ("elbo", "elbo_test") if row.get(name) is not None]
-    low, high = min(values), max(values)
-    return float(low - 0.1 * (high - low or 1))
+def shown_range(
+    history: list[dict[str, Any]], columns: Iterable[str], references: Iterable[float] = ()
+) -> tuple[float, float]:
+    """Limits of an axis: they hold the references, and all epochs but the first tenth.
+
+    Weights at random may lie far from all that follows: the ELBO of Table 1 begins at -3e7 and goes on at -363.
+    """
+    known = [[row[column] for column in columns if row.get(column) is not None] for row in history]
+    later = [value for values in known[max(1, len(known) // 10) :] for value in values]
+    shown = [*(later or itertools.chain(*known)), *references]
+    margin = 0.1 * (max(shown) - min(shown) or 1)
+    return min(shown) - margin, max(shown) + margin
 
 
 def draw_comparison(results: Results) -> Figure | None:
