@@ -5,8 +5,8 @@
 Keeps metrics, history, restored picture and training curves of each finished run below outputs/TABLE/paper, so that
 tables and reports show them on machines that have not run them. A recorded run is never changed. A folder is called
 TABLE_COLUMN_VALUE_seed_NUMBER, followed by its variant if it differs from the experiment:
-`inpainting_house_0.5_seed_0`, `table2_noise_50_seed_0_fitness`. Then docs/paper/curves.png is drawn: PSNR over epochs
-beside the published value.
+`inpainting_house_0.5_seed_0`, `table2_noise_50_seed_0_fitness`. Then docs/paper/curves.png is drawn, PSNR over epochs
+beside the published value, and the table of all cells printed: mean and standard deviation over seeds.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from __future__ import annotations
 import argparse
 import csv
 import re
+import statistics
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from hydra import compose, initialize_config_dir
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from omegaconf import OmegaConf
 
@@ -176,40 +177,74 @@ def _keep(run: Path, folder: Path) -> None:
             write_atomically(folder / Path(name).name, (run / name).read_bytes())
 
 
+def by_cell(runs: list[RecordedRun]) -> Iterator[tuple[str, float, str | None, list[RecordedRun]]]:
+    """Title, published PSNR, variant and runs by seed of each cell of the paper's tables, and of each variant of it."""
+    for (table, column), title in CELLS.items():
+        content = published()[table]
+        (cited,) = (row["values"] for row in content["rows"] if row["name"] == TVAE)
+        for variant in COLOURS:
+            found = [run for run in runs if (run.table, run.column, run.variant) == (table, column, variant)]
+            yield title, cited[content["columns"].index(column)], variant, sorted(found, key=lambda run: run.seed)
+
+
+def as_markdown(runs: list[RecordedRun]) -> str:
+    """A row for each cell and variant with runs."""
+    lines = ["| PSNR in dB | paper | ours (seeds) | difference | hours of training |", "|---|---|---|---|---|"]
+    for title, cited, variant, found in by_cell(runs):
+        if found:
+            values = [run.metrics["psnr"] for run in found]
+            spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
+            mean, seeds = statistics.mean(values), ", ".join(str(run.seed) for run in found)
+            name = title + (f"; {VARIANTS[variant].title}" if variant else "")
+            hours = dict.fromkeys(f"{pick(run.metrics['seconds'] for run in found) / 3600:.2f}" for pick in (min, max))
+            figures = (f"{cited:.2f}", f"{mean:.2f}{spread} ({seeds})", f"{mean - cited:+.2f}", " to ".join(hours))
+            lines.append(f"| {' | '.join((name, *figures))} |")
+    return "\n".join(lines)
+
+
 def draw_curves(runs: list[RecordedRun]) -> Figure:
-    """A panel for each cell: every run's PSNR over epochs, and what the paper has."""
+    """A panel for each cell: PSNR over epochs, the mean over seeds with lowest and highest, and what the paper has."""
     figure = Figure(figsize=(13, 7), layout="constrained")
-    for axes, (cell, title) in zip(figure.subplots(2, 3).flat, CELLS.items(), strict=False):
-        _draw_cell(axes, *cell, runs)
+    *panels, last = figure.subplots(2, 3).flat
+    ends: dict[str, list[float]] = {}
+    for title, cited, variant, found in by_cell(runs):
+        axes = panels[[*CELLS.values()].index(title)]
         axes.set_title(title)
-    last = figure.axes[-1]
+        axes.set_xlim(0, 510)
+        if title not in ends:
+            ends[title] = [cited]
+            axes.axhline(cited, color="k", linestyle=":", label="the paper")
+        epochs, low, mean, high = _over_seeds(found)
+        label = VARIANTS[variant].title if variant else "the experiment as it stands"
+        axes.plot(epochs, mean, COLOURS[variant], linewidth=1, label=label)
+        axes.fill_between(epochs, low, high, color=COLOURS[variant], alpha=0.3, linewidth=0)
+        ends[title] += [run.metrics["psnr"] for run in found]
+        axes.set_ylim(min(ends[title]) - 1.5, max(ends[title]) + 0.5)
     last.set_axis_off()
-    last.legend(*figure.axes[0].get_legend_handles_labels(), loc="center", frameon=False)
+    lines = panels[0].get_legend_handles_labels()
+    last.legend(*lines, loc="center", frameon=False, title="mean over seeds, from the lowest to the highest")
     figure.supxlabel("epoch; the learning rate is lowest every 20 epochs")
     figure.supylabel("PSNR in dB")
     return figure
 
 
-def _draw_cell(axes: Axes, table: str, column: str, runs: list[RecordedRun]) -> None:
-    content = published()[table]
-    (cited,) = (row["values"] for row in content["rows"] if row["name"] == TVAE)
-    value = cited[content["columns"].index(column)]
-    axes.axhline(value, color="k", linestyle=":", label="the paper")
-    for variant, colour in COLOURS.items():
-        axes.plot([], [], colour, label=VARIANTS[variant].title if variant else "the experiment as it stands")
-    ends = [value]
-    for run in runs:
-        if (run.table, run.column) == (table, column):
-            epochs, values = _psnr_over_epochs(run.folder)
-            axes.plot(epochs, values, COLOURS[run.variant], linewidth=1)
-            ends += values[-1:]
-    axes.set_xlim(0, 510)
-    axes.set_ylim(min(ends) - 1.5, max(ends) + 0.5)
+def _over_seeds(runs: list[RecordedRun]) -> tuple[list[int], list[float], list[float], list[float]]:
+    """Epochs that all runs have, with lowest, mean and highest PSNR."""
+    curves = [dict(_psnr_over_epochs(run.folder)) for run in runs]
+    epochs = sorted(set[int]().union(*curves).intersection(*curves))
+    values = [[curve[epoch] for curve in curves] for epoch in epochs]
+    return (
+        epochs,
+        [min(each) for each in values],
+        [statistics.mean(each) for each in values],
+        [max(each) for each in values],
+    )
 
 
-def _psnr_over_epochs(folder: Path) -> tuple[list[int], list[float]]:
-    rows = [row for row in csv.DictReader((folder / HISTORY).read_text().splitlines()) if row["psnr"]]
-    return [int(row["epoch"]) for row in rows], [float(row["psnr"]) for row in rows]
+def _psnr_over_epochs(folder: Path) -> Iterator[tuple[int, float]]:
+    for row in csv.DictReader((folder / HISTORY).read_text().splitlines()):
+        if row["psnr"]:
+            yield int(row["epoch"]), float(row["psnr"])
 
 
 def main(words: list[str] | None = None) -> None:
@@ -220,6 +255,7 @@ def main(words: list[str] | None = None) -> None:
     runs = recorded_runs()
     if runs:
         save_figure(RECORDED / CURVES, draw_curves(runs))
+        print(as_markdown(runs))
     print(f"{len(runs)} runs in {RECORDED}")
 
 

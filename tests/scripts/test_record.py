@@ -107,13 +107,28 @@ def test_other_parameters_are_left_out_and_named(tmp_path, options, reason, caps
     assert f"left out: {run}: {reason}" in capsys.readouterr().out
 
 
-def test_curves_show_every_run_beside_the_published_value(outputs):
+def test_curves_show_mean_and_ends_over_seeds_beside_the_published_value(outputs):
+    make_paper_run(outputs / "table2/paper/noise=50.0,seed=2", 29.0)
     record.main([str(outputs)])
     figure = record.draw_curves(recorded_runs())
     panels = {axes.get_title(): axes for axes in figure.axes if axes.get_title()}
     assert list(panels) == list(record.CELLS.values())
-    (published, *_, run) = panels["Table 2, sigma=50"].lines
+    (published, run, *others) = panels["Table 2, sigma=50"].lines
     assert set(published.get_ydata()) == {29.98}
     assert list(run.get_xdata()) == [10, 20]
-    assert list(run.get_ydata()) == [30.0, 31.0]
+    assert list(run.get_ydata()) == [29.0, 30.0]
+    assert not any(line.get_xdata().size for line in others), "no runs of the variants"
+    band, *_ = panels["Table 2, sigma=50"].collections
+    assert {28.0, 30.0, 29.0, 31.0} == set(band.get_paths()[0].vertices[:, 1])
     assert not any(line.get_xdata().size for line in panels["Table 1, sigma=25"].lines[1:]), "no run there"
+
+
+def test_the_table_has_mean_spread_seeds_and_difference(outputs, capsys):
+    make_paper_run(outputs / "table2/paper/noise=50.0,seed=2", 29.0)
+    make_paper_run(outputs / "table2/paper/noise=50.0,seed=1", 30.0, **{"model.sigma2": None})
+    record.main([str(outputs)])
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| Table 2")]
+    assert lines == [
+        "| Table 2, sigma=50 | 29.98 | 30.00 ± 1.41 (0, 2) | +0.02 | 0.03 |",
+        "| Table 2, sigma=50; sigma2 from the data's variance | 29.98 | 30.00 (1) | +0.02 | 0.03 |",
+    ]
