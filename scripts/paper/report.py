@@ -66,7 +66,8 @@ h3 { overflow-wrap: anywhere; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-size: 0.85rem; font-variant-numeric: tabular-nums; }
 th, td { padding: 0.3rem 0.6rem; text-align: left; vertical-align: top; border-bottom: 1px solid #8883; }
-td.number { white-space: nowrap; }
+td { min-width: 5.5rem; }
+td.number { white-space: nowrap; min-width: 0; }
 th:first-child, td:first-child { min-width: 8rem; }
 td:last-child:not(.number) { min-width: 10rem; }
 tr.measured { background: #2a72 ; }
@@ -216,7 +217,8 @@ def table(name: str, outputs: Path) -> str:
 
 
 def _cell(text: str) -> str:
-    """A cell of a table; words may be broken into lines, numbers not."""
+    """A cell of a table; words may be broken into lines, numbers not, and where there is nothing stands a dash."""
+    text = text or "-"
     kind = ' class="number"' if NUMBERS.fullmatch(text) else ""
     return f"<td{kind}>{html.escape(text)}</td>"
 
@@ -318,7 +320,7 @@ def build(outputs: Path) -> str:
         sections.append(("Other restored images", "".join(restored(*run, outputs) for run in others)))
     if not sections:
         raise UserError(f"{outputs}: no results there; `make table1` or any other experiment makes some")
-    machines = "".join(f"<li>{html.escape(text)}</li>" for text in made_with(outputs))
+    machines = "".join(f"<li>{html.escape(text)}</li>" for text in made_with(outputs)) or "<li>none here</li>"
     body = "".join(f"<h2>{html.escape(title)}</h2>\n{content}\n" for title, content in sections)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>tvae: results</title>\n'

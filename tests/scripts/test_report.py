@@ -61,6 +61,8 @@ def test_report_holds_tables_and_images_and_needs_no_network(page):
     assert content.tags.count("table") == 3 + 2  # those with a measured row, not inpainting; those of scaling
     cells = '<td class="number">1</td><td class="number">2</td>'
     assert f"<tr><th>a</th><th>b</th></tr>\n<tr>{cells}</tr>" in text
+    assert "<td></td>" not in text
+    assert '<td class="number">-</td>' in text, "a level without runs"
     assert "bars_torn.png: cannot be read" in text
     assert "34.20 ± 0.20 (3)" in text
     assert [image["alt"] for image in content.images][:2] == ["input, 20.00 dB", "restored, 34.00 dB"]
@@ -93,7 +95,7 @@ def test_report_without_results(tmp_path, capsys):
 
 @pytest.mark.parametrize("width", [390, 1280])
 def test_report_in_a_browser(page, tmp_path, width):
-    """All images load, and nothing but a table's own box is wider than the window."""
+    """All images load, and nothing but a table's own box is wider than the window; on a desktop not even that."""
     browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if browser is None:
         pytest.skip("no Chromium on this machine (Debian: apt-get install chromium)")
@@ -102,10 +104,13 @@ def test_report_in_a_browser(page, tmp_path, width):
         "<script>addEventListener('load', () => { const images = [...document.images];"
         "document.title = `${images.filter(i => i.complete && i.naturalWidth > 0).length} images, "
         "${document.querySelectorAll('table').length} tables, "
-        "${document.documentElement.scrollWidth <= innerWidth ? 'fits' : 'too wide'}` })</script>"
+        "${document.documentElement.scrollWidth <= innerWidth ? 'fits' : 'too wide'}, ${"
+        "[...document.querySelectorAll('.wide')].filter(box => box.scrollWidth > box.clientWidth).length} scroll` })"
+        "</script>"
     )
     probe.write_text(page.read_text().replace("</body>", f"{script}</body>"))
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
                f"--user-data-dir={tmp_path}/profile", f"--window-size={width},900", "--dump-dom"]  # fmt: skip
     found = subprocess.run([browser, *options, probe.as_uri()], capture_output=True, text=True, timeout=120)
-    assert "<title>6 images, 5 tables, fits</title>" in found.stdout, found.stderr[-500:]
+    n_scrolled = {390: 3, 1280: 0}[width]
+    assert f"<title>6 images, 5 tables, fits, {n_scrolled} scroll</title>" in found.stdout, found.stderr[-500:]
