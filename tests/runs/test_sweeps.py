@@ -68,6 +68,7 @@ def test_a_sweep_is_named_by_what_varies_and_ends_with_a_table(command):
     assert next(iter(rows[0])) == "lr.max"
     assert not {"epochs=3", "lr", "dataset"} & set(rows[0]), "what is the same for all"
     assert float(rows[0]["elbo"]) == metrics(folder / "lr.max=0.02")["elbo"]
+    assert rows[0]["bars_found"] == str(metrics(folder / "lr.max=0.02")["bars_found"])
     table = printed[printed.index("lr.max  status") :].splitlines()
     assert [line.split()[0] for line in table[1:4]] == ["0.02", "0.0001", "1e+30"]
 

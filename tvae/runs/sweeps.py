@@ -33,7 +33,7 @@ log = logging.getLogger("tvae.train")
 JOBS = "TVAE_JOBS"  # in the environment: the file to which jobs add their directories and options
 N_JOBS = "TVAE_N_JOBS"  # in the environment: how many there are
 OBJECTIVES = ("psnr", "elbo_test", "elbo")  # the first that all finished jobs have, the highest first
-COLUMNS = (*OBJECTIVES, "ssim", "sigma", "epochs", "seconds_total")
+COLUMNS = (*OBJECTIVES, "ssim", "bars_found", "sigma", "epochs", "seconds_total")
 
 
 NAME_MAX = 150  # characters of a run's directory name, before the rest is replaced by a hash
