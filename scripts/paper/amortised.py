@@ -86,14 +86,14 @@ class Task(NamedTuple):
     seconds_of_choice: float  # for each setting that is tried
 
 
-HOUSE = ("experiment=table1_quick", "dataset.train_stride=2", "lr.epochs_per_cycle=10", "seed=${corruption_seed}")
+CYCLE = "lr.epochs_per_cycle=10"  # of all epochs, of which there is no end here, it would take for ever
+HOUSE = ("experiment=table1_quick", "dataset.train_stride=2", CYCLE, "seed=${corruption_seed}")
+NATURAL = ("dataset=natural", "n_patches=10000", "model.n_latents=100", "lr.max=0.002", CYCLE)
 TASKS = {
     "bars": Task("bars", ("experiment=bars", "n_starts=1"), 10, 3),
     "house_25": Task("house, sigma=25", (*HOUSE, "noise=25"), 40, 6),
     "house_50": Task("house, sigma=50", (*HOUSE, "noise=50"), 40, 6),
-    "natural": Task(
-        "natural patches", ("dataset=natural", "n_patches=10000", "model.n_latents=100", "lr.max=0.002"), 40, 6
-    ),
+    "natural": Task("natural patches", NATURAL, 40, 6),
 }
 
 

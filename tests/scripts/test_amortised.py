@@ -8,6 +8,7 @@ from torch.nn.functional import logsigmoid
 
 from scripts.paper import amortised
 from scripts.paper.amortised import ESTIMATORS, METHODS, Amortised, Task, kl
+from tests.composing import checked
 from tests.conftest import load, random_data, random_model, small_config
 from tvae.inference.states import all_states
 from tvae.inference.streams import generator
@@ -103,6 +104,11 @@ def test_an_encoder_learns_and_its_bound_never_exceeds_the_log_likelihood(name):
     assert elbo < fit.units.elbo_to_data(exact_value, fit.points.n_values)
     assert 0 < n_on < 8
     assert (x - means).square().mean() < 0.8 * x.var()
+
+
+@pytest.mark.parametrize("name", ["house_25", "house_50", "natural"])
+def test_the_rate_of_evolution_is_not_stretched_over_epochs_that_are_never_reached(name):
+    assert checked(*amortised.TASKS[name].words, f"epochs={amortised.LONG}").lr.epochs_per_cycle == 10
 
 
 def test_all_methods_by_turns(tmp_path, monkeypatch, capsys):
