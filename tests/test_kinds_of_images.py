@@ -45,6 +45,9 @@ def test_tensors_and_pil_images_come_back_in_kind(expected):
     assert isinstance(tensor, torch.Tensor)
     assert tensor.dtype == torch.uint8
     np.testing.assert_array_equal(tensor.numpy(), expected)
+    coarse = tvae.denoise(torch.from_numpy(GREY).to(torch.bfloat16), effort="fast", **SMALL)
+    assert coarse.dtype == torch.bfloat16
+    assert (coarse.float() - tensor).abs().max() <= 2
     picture, uncertainty = tvae.denoise(Pillow.fromarray(GREY), effort="fast", return_uncertainty=True, **SMALL)
     assert isinstance(picture, Pillow.Image)
     assert picture.mode == "L"

@@ -70,14 +70,14 @@ def _as_array(given: Any, name: str) -> NDArray[Any]:
     if isinstance(given, Pillow.Image) and given.mode not in PIL_MODES:
         raise TypeError(f"{name}: a PIL image of mode {given.mode}; convert it to one of {', '.join(PIL_MODES)}")
     if isinstance(given, Tensor):
-        return given.detach().cpu().numpy()
+        return (given.float() if given.dtype is torch.bfloat16 else given).detach().cpu().numpy()
     return given if np.ma.isMaskedArray(given) else np.asarray(given)
 
 
 def _in_kind(array: NDArray[Any], given: Any) -> Any:
     """A tensor or PIL image where one was given."""
     if isinstance(given, Tensor):
-        return torch.from_numpy(np.ascontiguousarray(array)).to(given.device)
+        return torch.from_numpy(np.ascontiguousarray(array)).to(given.device, given.dtype)
     return Pillow.fromarray(array) if isinstance(given, Pillow.Image) else array
 
 

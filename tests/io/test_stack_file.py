@@ -195,6 +195,25 @@ def test_only_what_a_tiff_declares_as_alpha_is_alpha(kind, n_channels, planar):
     assert page.planarconfig == (2 if planar else 1)
 
 
+def test_premultiplied_colours_stay_within_their_alpha():
+    """What is transparent has no light of its own; a colour that had more than its alpha may keep it."""
+    alpha = np.linspace(0, 255, 12 * 10).reshape(12, 10).astype(np.uint8)
+    array = np.minimum(BANDS[..., :4], alpha[..., None])
+    array[0, 0, 0] = 9
+    for colours in (array, np.stack([array, array])):
+        tifffile.imwrite(
+            "a.tif",
+            np.append(colours[..., :3], np.broadcast_to(alpha[..., None], (*colours.shape[:-1], 1)), -1),
+            photometric="rgb",
+            extrasamples=["assocalpha"],
+        )
+        image = read_picture("a.tif")
+        restored = to_output(image.pixels + 20, image)
+        np.testing.assert_array_equal(restored[..., 3], np.broadcast_to(alpha, colours.shape[:-1]))
+        limit = np.maximum(alpha[..., None], colours[..., :3])
+        np.testing.assert_array_equal(restored[..., :3], np.minimum(colours[..., :3].astype(int) + 20, limit))
+
+
 def test_channels_of_arrays_are_no_alpha():
     for axes, array in (("YXC", BANDS), ("TYXC", np.stack([BANDS, BANDS[::-1]])), ("YXC", BANDS[..., :2])):
         np.save("a.npy", array)

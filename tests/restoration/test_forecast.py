@@ -69,6 +69,8 @@ def test_what_became_of_a_picture(dtype, factor, unit):
     known = {"psnr": 33.0, "psnr_input": 20.0, "ssim": 0.9, "seconds_total": 12.3}
     line = closing(small_config(image="a.png"), picture, restored, known, Path("run"))
     assert "removed, PSNR 20.00 -> 33.00 dB, SSIM 0.9000; finished" in line
+    told = closing(small_config(image="a.png", sigma=5.0 * factor), picture, restored, metrics, Path("run"))
+    assert f"noise {level}{unit} told, {removed} removed" in told
 
 
 @pytest.mark.usefixtures("_no_figures")

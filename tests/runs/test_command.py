@@ -37,6 +37,15 @@ def call(command):
         (["-m", "seed=0,x"], ["seed=x: "]),
         (["-m", "seed=range(0,0)"], ["seed=range(0,0): has no value, so that there is nothing to run"]),
         (["--resolve"], ["The --resolve flag can only be used"]),
+        (
+            ["--epochs=3", "--hlep", "-s", "7"],
+            [
+                "--epochs=3: options have no dashes, as in epochs=3",
+                "--hlep: no such flag; did you mean --help?",
+                "-s: no such flag",
+            ],
+        ),
+        (["--cfg", "foo", "epochs=3"], ["argument --cfg/-c: invalid choice: 'foo'"]),
         (["epohcs=3"], ["epohcs=3: "]),
         (["ea.n_parents=[1"], ["ea.n_parents=[1: "]),
         (["device=cuda"], ["device=cuda: this machine has 0 CUDA devices"]),
@@ -50,6 +59,12 @@ def test_a_mistake_gets_a_line_and_code_2_and_writes_nothing(call, overrides, li
         assert line.startswith(f"error: {start}"), out
     written = {p.name for p in Path("outputs").rglob("*") if p.is_file()}
     assert written <= {"multirun.yaml"}, "Hydra notes a sweep; nothing else is written"
+
+
+def test_flags_stand_anywhere(call):
+    out = call.ok("epochs=3", "--cfg", "job", "seed=7")
+    assert "\nepochs: 3\n" in out
+    assert "\nseed: 7\n" in out
 
 
 def test_the_version_is_this_program_s(call):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import errno
 import re
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import torch
 from hydra import compose, initialize_config_dir
+from hydra._internal.utils import get_args_parser
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, RangeSweep
@@ -19,7 +21,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from tvae.config.checks import resolve
 from tvae.config.every_option import did_you_mean, every_option
-from tvae.config.paths_as_typed import how_to_quote, is_sweep
+from tvae.config.paths_as_typed import FOLLOWED, how_to_quote, is_sweep
 from tvae.config.schema import conf_dir
 from tvae.errors import Failure, UserError, refuse
 from tvae.io.atomic import NO_ROOM
@@ -94,6 +96,47 @@ def check_globs(words: Sequence[str]) -> None:
             names = [file.stem for place in places for file in (place / group).glob("*.yaml")]
             hint = "glob is for groups of options, such as dataset; several files are listed, image=a.png,b.png"
             refuse(not pattern.filter(names), f"{word}: matches nothing ({hint})")
+
+
+def flags_last(words: Sequence[str]) -> list[str]:
+    """The words of a command line with Hydra's flags behind the options, between which it does not read them.
+
+    Raises `UserError` for words with dashes that are no flags, to which Hydra would print its usage.
+    """
+    places = [
+        i
+        for i, (before, word) in enumerate(zip(["", *words], words, strict=False))
+        if word.startswith("-") or before in FOLLOWED
+    ]
+    flags = [words[i] for i in places]
+    parser = get_args_parser()
+    known = [*parser._option_string_actions]
+    problems = [
+        f"{word}: {_about_flag(word, known)}"
+        for before, word in zip(["", *flags], flags, strict=False)
+        if before not in FOLLOWED and not _is_flag(word.partition("=")[0], known)
+    ]
+    if problems:
+        raise UserError(*problems)
+    try:
+        argparse.ArgumentParser(add_help=False, parents=[parser], exit_on_error=False).parse_known_args(flags)
+    except argparse.ArgumentError as error:
+        raise UserError(str(error)) from None
+    return [word for i, word in enumerate(words) if i not in places] + flags
+
+
+def _is_flag(name: str, known: Sequence[str]) -> bool:
+    """True for a flag, long ones also abbreviated."""
+    return name in known or (len(name) > 2 and any(each.startswith(name) for each in known if each.startswith("--")))
+
+
+def _about_flag(word: str, known: Sequence[str]) -> str:
+    name, _, value = word.lstrip("-").partition("=")
+    if name in every_option():
+        return f"options have no dashes, as in {name}={value or 'VALUE'}"
+    long_ones = [each for each in known if each.startswith("--")]
+    meant = difflib.get_close_matches(word, [*long_ones, "--help-all"], 1)
+    return "no such flag" + (f"; did you mean {meant[0]}?" if meant else did_you_mean(name))
 
 
 def _typed_problems(error: Exception) -> list[str]:

@@ -156,6 +156,8 @@ def to_output(pixels: np.ndarray, image: Image) -> np.ndarray:
     """(H, W, C) or (H, W, 1) float -> an array of the size, channels, dtype and range that `image` had in its file."""
     if image.dtype.kind != "f":
         pixels = np.rint(pixels)
+    if image.alpha is not None and image.alpha_kind == "assocalpha":
+        pixels = pixels.clip(max=np.maximum(image.alpha[..., None], image.pixels))  # no more light than it lets through
     if image.is_bounded:
         pixels = pixels.clip(0, image.peak)
     elif image.dtype.kind != "f":

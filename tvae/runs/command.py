@@ -24,7 +24,7 @@ from omegaconf import DictConfig, OmegaConf
 from tvae import __version__
 from tvae.config.checks import resolve
 from tvae.config.every_option import OF_TASK, help_text, short_help
-from tvae.config.messages import check_globs, explain, one_line
+from tvae.config.messages import check_globs, explain, flags_last, one_line
 from tvae.config.paths_as_typed import as_typed, is_sweep
 from tvae.config.placement import (
     check_environment,
@@ -167,6 +167,7 @@ def launch(job: Callable[[], None], about: str | None, shorthand: Sequence[str] 
         if "--version" in sys.argv[1:]:  # Hydra would tell its own
             print(f"tvae {__version__}")
             return
+        sys.argv[1:] = flags_last(sys.argv[1:])
         check_globs(sys.argv[1:] if is_sweep(sys.argv[1:]) else [])
         with tempfile.TemporaryDirectory(prefix="tvae-") as folder:
             _launch(job, Path(folder))

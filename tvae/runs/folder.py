@@ -107,7 +107,8 @@ def restore_folder(config: Config, path: Path, restore_one: Callable[[Config, Pa
         n_done = f"{len(rows) - len(failed)} of {len(rows)} pictures are done ({path / TABLE}); these failed:"
         raise SomeFailed(n_done, *(f"  {row.name}: {row.problem}" for row in failed))
     if ranks.is_leader:
-        log.info("%d pictures %s, side by side in %s", len(rows), DONE[config.task].lower(), path / PAGE)
+        n_done = f"{len(rows)} picture{'s' if len(rows) > 1 else ''}"
+        log.info("%s %s, side by side in %s", n_done, DONE[config.task].lower(), path / PAGE)
     return dict(Counter(row.status for row in rows))
 
 

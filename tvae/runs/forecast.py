@@ -65,8 +65,8 @@ def closing(config: Config, picture: Picture, restored: Restored, metrics: dict[
     if restored.noise_level is not None:
         known = np.ones(picture.noisy.shape, dtype=bool) if picture.known is None else picture.known
         removed = float(np.std((picture.noisy - restored.pixels)[known]))
-        found = in_units(restored.noise_level, picture.image)
-        words.append(f"noise {found} found, {in_units(removed, picture.image).split()[0]} removed")
+        found = f"{in_units(restored.noise_level, picture.image)} {'found' if config.sigma is None else 'told'}"
+        words.append(f"noise {found}, {in_units(removed, picture.image).split()[0]} removed")
     if metrics["psnr"] is not None:
         before = "" if metrics["psnr_input"] is None else f"{metrics['psnr_input']:.2f} -> "
         words.append(f"PSNR {before}{metrics['psnr']:.2f} dB, SSIM {metrics['ssim']:.4f}")

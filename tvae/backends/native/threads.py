@@ -1,18 +1,22 @@
 """Threads: how many the kernel uses, how torch shares them with it, and what calls side by side leave behind.
 
 The threads that torch works on belong to each Python thread, and to the process as what a new Python thread begins
-with. A forked process has none of those that torch had started, and would wait for them without end.
+with. A forked process has none of those that torch had started, whoever had used it, and would wait for them without
+end; so it works on one.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import torch
 
+FLAGS, FORKED = 6, 0x40  # of a process in Linux: their place after its name and state, and that it has begun no program
 WORTH_THREADS = 2**22  # multiplications; below, waking other threads takes longer than they save
 
 _here = threading.local()  # n_kernel: threads of the kernel in this Python thread, if they are more than torch's
@@ -28,13 +32,26 @@ class _Calls:
         self.has_many = False  # torch was let work on more than one
 
 
-_calls = _Calls(has_lost_threads=False)
+def _is_of_fork_server() -> bool:
+    """True below multiprocessing's fork server, which has only imported what its children need."""
+    return any("multiprocessing.forkserver" in word for word in sys.orig_argv)
+
+
+def _is_forked() -> bool:
+    """True if this process was forked from one that may have used torch, as far as the system tells."""
+    with suppress(OSError, ValueError, IndexError):
+        flags = int(Path("/proc/self/stat").read_text("ascii", "replace").rpartition(")")[2].split()[FLAGS])
+        return bool(flags & FORKED) and not _is_of_fork_server()
+    return False
+
+
+_calls = _Calls(has_lost_threads=_is_forked())
 
 
 def _begin_forked() -> None:
     global _calls
     # new, for its lock may have been held by a thread that is not here
-    _calls = _Calls(_calls.has_many or _calls.has_lost_threads)
+    _calls = _Calls(_calls.has_many or _calls.has_lost_threads or not _is_of_fork_server())
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows
@@ -65,7 +82,7 @@ def torch_on_one_thread() -> Iterator[None]:
 
 
 def use_threads(n_threads: int) -> None:
-    """Set the number of torch's threads; in a process that was forked from one with several it is one."""
+    """Set the number of torch's threads; in a forked process it is one."""
     _calls.has_many |= n_threads > 1 and not _calls.has_lost_threads
     torch.set_num_threads(1 if _calls.has_lost_threads else n_threads)
 
