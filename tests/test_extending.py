@@ -18,26 +18,34 @@ from tvae.backends import choose_backend, native, torch_backend
 from tvae.config.recipe import prepare
 from tvae.data.patch_source import PatchSource
 from tvae.data.picture import Picture
+from tvae.data.sets.image import ImageConfig
+from tvae.errors import UserError
 from tvae.inference.evolution import MUTATIONS, SELECTIONS, EaConfig
 from tvae.inference.posterior import significant_states
 from tvae.inference.states import StatesConfig, all_states
 from tvae.inference.streams import Stream
-from tvae.io.image_file import from_array
+from tvae.io.formats import FORMATS
+from tvae.io.image_file import from_array, read_image, write_image
 from tvae.model.decoder import DECODERS
 from tvae.model.packed import UNPACKED, pack, unpack
 from tvae.model.parts import Start
 from tvae.model.prior import Bernoulli, Prior
 from tvae.model.units import Units
 from tvae.model.vae import LIKELIHOODS, PRIORS, Model, ModelConfig, model_from, start_model
+from tvae.restoration.cost import stages
 from tvae.restoration.metrics import psnr
+from tvae.restoration.pipeline import restore_picture
 from tvae.restoration.posterior_mean import Plan, restore
+from tvae.restoration.second_stage import SECOND_STAGES
+from tvae.restoration.tiling import Bands
+from tvae.runs.result import check_output
 from tvae.runs.setup import make_fit
 from tvae.training.points import Points, units_of
 from tvae.training.team import ALONE
 from tvae.training.trainer import Fit, FitConfig, LrConfig
 
 PAGE = (Path(__file__).parents[1] / "docs" / "extending.md").read_text()
-TABLES = (DECODERS, PRIORS, LIKELIHOODS, SELECTIONS, MUTATIONS)
+TABLES = (DECODERS, PRIORS, LIKELIHOODS, SELECTIONS, MUTATIONS, FORMATS, SECOND_STAGES)
 CHANGES = {
     "likelihood": ({"likelihood": "laplace"}, {}),
     "prior": ({"prior": "per_point"}, {}),
@@ -260,3 +268,60 @@ def test_the_data_set_composes_and_trains(example, tmp_path):
     assert dataset.source.data.shape == (50, 64)
     elbos = [epoch.elbo for epoch in make_fit(config, dataset).epochs()]
     assert elbos[-1] > elbos[0]
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16"])
+@pytest.mark.parametrize("channels", [(), (3,)])
+def test_a_format_is_written_and_read(tmp_path, dtype, channels):
+    pixels = np.random.default_rng(0).integers(0, np.iinfo(dtype).max, (9, 7, *channels), dtype=dtype)
+    path = tmp_path / "a.jp2"
+    write_image(path, pixels)
+    image = read_image(path)
+    assert image.dtype == dtype
+    np.testing.assert_array_equal(image.pixels, pixels.reshape(9, 7, -1))
+    check_output(small_config(output=str(tmp_path / "b.jp2")), tmp_path)
+    with pytest.raises(UserError, match="cannot hold float64"):
+        write_image(path, pixels.astype(float))
+    path.write_bytes(path.read_bytes()[:60])
+    with pytest.raises(UserError, match="damaged or truncated"):
+        read_image(path)
+
+
+def noisy_squares(n_pages=1):
+    rng = np.random.default_rng(0)
+    clean = np.kron(rng.integers(40, 215, (6 * n_pages, 7)), np.ones((8, 8)))[..., None]
+    return clean, clean + 20 * rng.standard_normal(clean.shape)
+
+
+def restored_by(method, picture, **options):
+    """The picture by this method, the stages that it told of, and those that were foreseen."""
+    dataset = ImageConfig(name="file", patch_size=4, train_stride=1, standardise=True)
+    model, lr = ModelConfig(n_latents=16, hidden=[], sigma2=None, solver="exact"), LrConfig("constant", max=0.01)
+    config = small_config(image="a.png", dataset=dataset, model=model, lr=lr, epochs=12, task="denoise", **options)
+    config.restoration.method = method
+    config, dataset = prepare(config, picture)
+    fit, told = make_fit(config, dataset), []
+    list(fit.epochs())
+    bands = Bands(watch=lambda stage, share: told.append(stage))
+    return restore_picture(fit, picture, config, bands), told, stages(config, fit, picture)
+
+
+def test_a_second_stage_refines_the_picture():
+    clean, noisy = noisy_squares()
+    picture = Picture(from_array(noisy), noisy, clean, peak_of_clean=255.0, sigma=20.0)
+    alone, told, foreseen = restored_by("posterior_mean", picture)
+    assert set(told) == set(foreseen) == {"states"}
+    refined, told, foreseen = restored_by("wiener", picture)
+    assert list(dict.fromkeys(told)) == list(foreseen) == ["states", "wiener"]
+    before = psnr(clean, noisy, 255.0)
+    assert psnr(clean, alone.pixels, 255.0) > before + 2
+    assert psnr(clean, refined.pixels, 255.0) > max(refined.psnr_model, before + 2) + 0.5
+
+
+def test_a_second_stage_keeps_known_pixels():
+    clean, _ = noisy_squares()
+    missing = np.random.default_rng(1).random(clean.shape[:2]) < 0.3
+    holed = np.where(missing[..., None], 0, clean)
+    refined, _, _ = restored_by("wiener", Picture(from_array(clean), holed, missing=missing), keep_known=True)
+    np.testing.assert_array_equal(refined.pixels[~missing], clean[~missing])
+    assert np.isfinite(refined.pixels).all()

@@ -61,7 +61,6 @@ from tvae.restoration.aggregation import Accumulator
 from tvae.restoration.metrics import quality
 from tvae.restoration.posterior_mean import Plan, Restored, restore
 from tvae.runs.callbacks.figures import save_figure
-from tvae.runs.ground_truth import known_facts
 from tvae.runs.machine import machine
 from tvae.runs.setup import make_fit
 from tvae.training.trainer import Fit
@@ -348,7 +347,7 @@ def judge(training: Training, config: Config, dataset: Dataset) -> dict[str, Any
         x, _ = fit.points.rows(torch.arange(fit.points.n_points))
         z = all_states(model.n_latents).to(x.dtype)
         found["log_likelihood"] = float(log_likelihood(model, x, z).mean())
-        found |= known_facts(config, dataset)
+        found |= dataset.facts(config)
     picture, options = dataset.picture, config.dataset
     if picture is not None and isinstance(options, ImageConfig):
         assert options.patch_size is not None

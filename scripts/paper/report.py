@@ -29,8 +29,8 @@ from PIL import Image
 from scripts.paper import record, tables
 from tvae.errors import UserError
 from tvae.io.atomic import write_atomically
-from tvae.runs.callbacks.progress import as_time
 from tvae.runs.files import METRICS
+from tvae.runs.log_lines import as_time
 from tvae.runs.run_directory import read_metrics
 
 WIDTH_MAX = 1200  # pixels of an image in the page

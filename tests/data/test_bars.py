@@ -8,7 +8,6 @@ from tvae.config.schema import Config
 from tvae.data.sets.bars import BarsConfig
 from tvae.inference.states import all_states
 from tvae.model.vae import log_likelihood
-from tvae.runs.session import known_facts
 
 
 def test_bars_are_what_they_should_be():
@@ -16,7 +15,7 @@ def test_bars_are_what_they_should_be():
     truth = dataset.truth
     mean = truth.pi @ truth.decoder.weights[0]
     torch.testing.assert_close(dataset.source.data.mean(0), mean.detach(), atol=0.02, rtol=0)
-    entropy_bound = known_facts(small_config(), dataset)["log_likelihood_true"]
+    entropy_bound = dataset.facts(small_config())["log_likelihood_true"]
     other = BarsConfig(n_points=2000, seed=1).make(Config(), None)
     wrong = BarsConfig(sigma2=0.02).make(Config(), None).truth
     z = all_states(8).double()

@@ -22,8 +22,7 @@ from tests.conftest import small_config
 from tvae.data.picture import read_mask
 from tvae.data.sets.image import ImageConfig
 from tvae.errors import UserError
-from tvae.io.image_codec import decode
-from tvae.io.image_encoding import encode
+from tvae.io.formats import decode, encode
 from tvae.io.image_file import (
     from_array,
     read_image,

@@ -59,6 +59,7 @@ def test_states_that_are_there_are_not_counted_again():
 def test_a_repeated_pass_counts(effort, per_value):
     small, large = (pictured(grey(n_rows, 900)) for n_rows in (3000, 6000))
     config = small_config(effort=effort)
+    config.restoration.method = "nonlocal"
     grown = bytes_of_restoration(config, large) - bytes_of_restoration(config, small)
     assert grown == per_value * 3000 * 900
 

@@ -11,8 +11,7 @@ import torch
 
 import tvae
 from tests.tiny import TINY, tiny_picture
-from tvae.config.checks import read_config
-from tvae.config.plain_yaml import BYTES_MAX
+from tvae.config.checks import BYTES_MAX, read_config
 from tvae.errors import UserError
 from tvae.io.image_file import write_image
 from tvae.io.sealed import read, write

@@ -14,16 +14,19 @@ from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
+import yaml
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from tvae.config.every_option import did_you_mean
 from tvae.config.paths_as_typed import change_paths
 from tvae.config.placement import choose_device, device_problems, threads_problems
-from tvae.config.plain_yaml import load_yaml, parse_yaml
 from tvae.config.schema import Config
 from tvae.data.sets import DATASETS
 from tvae.errors import UserError
+from tvae.io.atomic import check_regular
+
+BYTES_MAX, DEPTH_MAX = 1 << 18, 10  # of a YAML file
 
 
 def resolve(cfg: DictConfig) -> Config:
@@ -72,6 +75,28 @@ def _as_config(load: Callable[[], Any], path: Path) -> Config:
     if problems:
         raise UserError(*(f"{path}: {problem}" for problem in problems))
     return config
+
+
+# A few lines of aliases can stand for more values than fit into memory, and deep nesting takes for ever to read. Files
+# of this program have neither, so both are refused before anything is made of them.
+def load_yaml(path: Path) -> Any:
+    """Read a file of plain values with OmegaConf; raises any exception for other content."""
+    check_regular(path)
+    if path.stat().st_size > BYTES_MAX:
+        raise ValueError(f"more than {BYTES_MAX >> 10} kB")
+    return parse_yaml(path.read_text("utf-8"))
+
+
+def parse_yaml(text: str) -> Any:
+    """Parse the content of such a file."""
+    depth = 0
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        if isinstance(event, yaml.AliasEvent):
+            raise ValueError("aliases are not read")
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEPTH_MAX:
+            raise ValueError("nested too deeply")
+    return OmegaConf.create(text)
 
 
 def flat(node: Any) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from hydra.errors import HydraException
 
 from tvae.config.every_option import options_told
 from tvae.errors import UserError, refuse
-from tvae.io.image_encoding import KINDS
+from tvae.io.formats import FORMATS
 
 RUN_DIR = "hydra.run.dir"
 PATHS = (*options_told("is_path", True), RUN_DIR)
@@ -92,7 +92,7 @@ def _named(words: Sequence[str], shorthand: Sequence[str]) -> list[str]:
 
 def _is_option(word: str) -> bool:
     """True for NAME=VALUE, unless it is the name of an existing picture, as `a=b.png` may be."""
-    is_picture = Path(word).suffix.lower() in KINDS and not TYPED.fullmatch(word) and os.path.isfile(word)
+    is_picture = Path(word).suffix.lower() in FORMATS and not TYPED.fullmatch(word) and os.path.isfile(word)
     return NAMED.match(word) is not None and not is_picture
 
 

@@ -36,7 +36,7 @@ def prepare(config: Config, opened: Any = None) -> tuple[Config, Dataset]:
 
 def batch_size_for(config: Config) -> int:
     """An accelerator wants larger minibatches; for pictures they cost hardly anything (docs/quality.md)."""
-    is_picture = isinstance(config.dataset, ImageConfig) and config.restoration.method == "nonlocal"
+    is_picture = isinstance(config.dataset, ImageConfig) and config.restoration.has_second_stage
     on_cpu = choose_device(config.device, config.precision).type == "cpu"
     return BATCH_OF_ACCELERATOR if is_picture and not on_cpu else BATCH
 

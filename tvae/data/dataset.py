@@ -17,14 +17,16 @@ from tvae.data.picture import Picture, hash_of, scale_problem
 from tvae.data.whitening import Whitening
 from tvae.errors import UserError
 from tvae.fields import fill, option
-from tvae.model.vae import Model
+from tvae.inference.states import all_states
+from tvae.model.units import Units
+from tvae.model.vae import Model, log_likelihood
 from tvae.noise.model import KINDS as NOISE_KINDS
 from tvae.training.points import Source
 from tvae.training.trainer import FitConfig
 
 TASKS = ("train", "denoise", "inpaint")
 EFFORTS = ("fast", "default", "best")
-RESTORATIONS = ("posterior_mean", "nonlocal")
+RESTORATIONS = ("posterior_mean", "nonlocal")  # the model alone, and the second stages
 SEARCH = {"selection": "posterior", "n_parents": 10, "n_children": 6, "mutation": "uniform"}  # docs/quality.md
 # Messages about options that are only for data sets of this schema, where another one is used.
 NOT_FOR = {"image": "dataset={} is not an image", "natural": "is for patches of natural images, not for dataset={}"}
@@ -47,6 +49,20 @@ class Dataset:
         if self.made_of is not None:
             return self.made_of
         return hash_of([self.source.known_values()]) if self.picture is None else self.picture.fingerprint()
+
+    @torch.no_grad()
+    def facts(self, config: DataConfig) -> dict[str, float]:
+        """Values of metrics.json that are known of the true model behind the data."""
+        if self.picture is not None and config.noise is not None and config.corruption not in ("poisson", "jpeg"):
+            return {"sigma_true": config.noise * self.picture.image.peak / 255}
+        if self.truth is None:
+            return {}
+        truth = self.truth
+        everything = self.source.reader(range(self.source.n_points), Units(), truth.pi.device, truth.pi.dtype)
+        x, observed = everything.take(torch.arange(self.source.n_points))
+        z = all_states(truth.n_latents).to(truth.pi.dtype)
+        exact = log_likelihood(truth, x, z, observed).mean().item()
+        return {"log_likelihood_true": exact, "sigma_true": truth.likelihood.sigma(Units())}
 
     def check(self, name: str) -> Dataset:
         """Itself, or `UserError` if there are values that nothing can be learned from."""
@@ -83,6 +99,10 @@ class DatasetConfig:
     def make(self, config: DataConfig, opened: Any) -> Dataset:
         raise NotImplementedError
 
+    def recovered(self, model: Model) -> dict[str, int]:
+        """Values of metrics.json that say how much of the truth a trained model has found."""
+        return {}
+
     @property
     def is_image(self) -> bool:
         return self.schema == "image"
@@ -94,7 +114,7 @@ class DatasetConfig:
         method = config.restoration.method
         return [f"{f.name}={value}: {NOT_FOR[f.metadata['only_for']].format(self.name)}" for f, value in given] + [
             f"restoration={method}: dataset={self.name} is not an image"
-        ] * (method == "nonlocal" and not self.is_image)
+        ] * (config.restoration.has_second_stage and not self.is_image)
 
 
 @dataclass
@@ -109,6 +129,11 @@ class RestorationConfig:
     keep_unexplained: Optional[bool] = option(
         None, "put back what the noise does not explain (stars, thin lines); null: not in train"
     )
+
+    @property
+    def has_second_stage(self) -> bool:
+        """True if the model's picture is refined, see `restoration.second_stage`."""
+        return self.method not in (None, RESTORATIONS[0])
 
 
 picture_option = partial(option, only_for="image")

@@ -12,8 +12,8 @@ import numpy as np
 
 from tvae.data.named import NamedFile, cache_dir, data_folder, fetch, vanhateren_address
 from tvae.errors import UserError
+from tvae.io.atomic import check_regular
 from tvae.io.image_file import read_image
-from tvae.io.regular import check_regular
 
 RAW_SHAPE = (1024, 1536)  # of a van Hateren file: 16-bit unsigned, big-endian, row by row
 RAW, ENDINGS = (".iml", ".imc"), (".iml", ".imc", ".tif", ".tiff", ".png")

@@ -15,7 +15,7 @@ import torch
 
 from tvae.errors import UserError
 from tvae.inference.streams import generator
-from tvae.io.image_codec import JPEG_SIGNATURE
+from tvae.io.formats import JPEG_SIGNATURE
 from tvae.io.image_file import Image
 from tvae.io.stack_file import read_picture
 from tvae.model.covariance import Covariance

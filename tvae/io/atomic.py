@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""Files: those that are read have an end, and those that are written are whole or not there at all."""
 
 from __future__ import annotations
 
@@ -19,6 +19,22 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 class DiskFull(Failure):
     """A file that could not be written."""
+
+
+def check_regular(path: str | Path) -> None:
+    """Raise `UserError` for what is there and is no file; what is not there is for the reader to tell.
+
+    A pipe or a device would keep a command waiting, or fill the memory.
+    """
+    found = Path(path)
+    try:
+        is_other = found.exists() and not found.is_file()
+        refuse("\0" in str(path), f"{path!r}: no file can have this name")
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from error
+    if is_other:
+        kind = "a folder" if found.is_dir() else "a pipe or device"
+        raise UserError(f"{str(path) or '(no name)'}: {kind}; must be a file")
 
 
 @contextmanager

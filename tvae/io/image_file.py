@@ -16,11 +16,9 @@ from pathlib import Path
 import numpy as np
 
 from tvae.errors import UserError, refuse
-from tvae.io.atomic import write_atomically
-from tvae.io.image_codec import alpha_of, decode
-from tvae.io.image_encoding import KINDS, encode, holds_type
+from tvae.io.atomic import check_regular, write_atomically
+from tvae.io.formats import FORMATS, alpha_of, decode, encode
 from tvae.io.layout import Layout
-from tvae.io.regular import check_regular
 from tvae.io.scale import Scale, read_scale
 
 LEAST_RANGE = 1 / 255  # of a picture in 0..1; values of less are in units of their own, such as a physical flux
@@ -175,9 +173,9 @@ def to_output(pixels: np.ndarray, image: Image) -> np.ndarray:
 
 def holds_exactly(ending: str, image: Image) -> bool:
     """True if a file with this ending can hold one page exactly; 2 or 4 channels without alpha only some can."""
-    n_channels = image.n_channels + (image.alpha is not None)
-    is_plain = image.alpha is not None or n_channels in (1, 3) or KINDS[ending].dtypes is None
-    return holds_type(ending, image.dtype) and is_plain and n_channels in KINDS[ending].n_channels
+    kind, n_channels = FORMATS[ending], image.n_channels + (image.alpha is not None)
+    is_plain = image.alpha is not None or n_channels in (1, 3) or kind.dtypes is None
+    return kind.holds_type(image.dtype) and is_plain and n_channels in kind.n_channels
 
 
 def to_png(pixels: np.ndarray, image: Image) -> np.ndarray:

@@ -14,21 +14,20 @@ import numpy as np
 import tifffile
 
 from tvae.errors import UserError, refuse
-from tvae.io.atomic import write_atomically
-from tvae.io.image_codec import (
+from tvae.io.atomic import check_regular, write_atomically
+from tvae.io.formats import (
     NPY_SIGNATURE,
     ORIENTATION,
     TIFF_SIGNATURES,
     alpha_of_page,
     check_whole,
+    encode,
     in_colours,
     silenced,
     upright,
 )
-from tvae.io.image_encoding import encode
 from tvae.io.image_file import Image, from_channels, read_image, refuse_channels
 from tvae.io.layout import CHANNELS, CHANNELS_AS_PAGES, Layout, layout_of, parse_pages
-from tvae.io.regular import check_regular
 from tvae.io.scale import Scale, encode_tiff, read_scale
 
 ANIMATED = (b"GIF8", b"\x89PNG", b"RIFF")  # files of one or many pictures of 8 bit

@@ -24,15 +24,11 @@ from tvae.inference.streams import Stream, generator
 from tvae.io.atomic import write_atomically
 from tvae.model.local_prior import Local
 from tvae.model.slab import Slab
-from tvae.restoration.non_local.effort import REFINEMENTS, Refinement
-from tvae.restoration.non_local.filling import n_passes, sizes
 from tvae.restoration.non_local.local_groups import refine_locally
-from tvae.restoration.non_local.stage import LARGER_GROUPS, MUCH_NOISE, SIDE_MIN
 from tvae.restoration.pipeline import stride_of_states
+from tvae.restoration.second_stage import SECOND_STAGES
 from tvae.training.trainer import Fit
 
-GROUP, BY_VALUE = 20e-6, 0.011e-6  # seconds of a local group, and on top of it by the values of its patches
-FILLED, BY_VOLUME = 60e-6, 2.4e-9  # a group to fill; on top by the square of its size times the values of a patch
 # Seconds of a data point of the slab model: its posterior mean, on top by products of candidates, and for the sums of
 # the M-step by the square of its values; of an M-step by H D^3, and of the local prior by cells and latents
 POINT, BY_PRODUCT, VISIT, BY_SQUARE = 5e-6, 0.23e-9, 3e-6, 1.5e-9
@@ -47,15 +43,10 @@ N_TRIED = 1024  # data points of an E-step that is timed
 
 def stages(config: Config, fit: Fit, picture: Picture) -> dict[str, float]:
     """Seconds of what `restore_picture` does, one after the other."""
-    is_refined = config.restoration.method == "nonlocal"
-    n_steps = 1 if is_refined else 1 + config.restoration.n_rounds
+    second = SECOND_STAGES.get(config.restoration.method or "")
+    n_steps = 1 + config.restoration.n_rounds if second is None else 1
     seconds = {"states": n_steps * seconds_by_states(config, fit, picture)}
-    is_small = min(picture.page_height, picture.noisy.shape[1]) < SIDE_MIN
-    if not is_refined or is_small or picture.seen.covariance is not None:
-        return seconds
-    plan, seen = REFINEMENTS[config.effort], picture.seen
-    is_whole = seen.is_nearly_whole(bool(config.keep_known))
-    work = _denoising(plan, seen) if is_whole else _filling(plan, seen, bool(config.keep_known))
+    work = {} if second is None else second.seconds(picture.seen, bool(config.keep_known), config.effort)
     return seconds | {stage: slowness() * each / n_at_work(fit) for stage, each in work.items()}
 
 
@@ -94,21 +85,6 @@ def _seconds_of_point(fit: Fit) -> float:
     n_latents, rank, n_values = likelihood.directions.shape
     n_tried = min(fit.config.ea.n_candidates or n_latents, n_latents)
     return POINT + BY_PRODUCT * n_tried * (rank + 1) * n_values
-
-
-def _denoising(plan: Refinement, picture: Picture) -> dict[str, float]:
-    height, width, n_channels = picture.noisy.shape
-    growth = LARGER_GROUPS if picture.noise * 255 / picture.grey_range > MUCH_NOISE else 1.0
-    each = (GROUP + BY_VALUE * growth * n_similar * side**2 * n_channels for side, n_similar in plan.local)
-    seconds = height * width / plan.step**2 * sum(each)
-    return {"local": seconds, "again": seconds} if plan.is_repeated else {"local": seconds}
-
-
-def _filling(plan: Refinement, picture: Picture, is_exact: bool) -> dict[str, float]:
-    height, width, n_channels = picture.noisy.shape
-    each = (FILLED + BY_VOLUME * n_similar**2 * side**2 * n_channels for side, n_similar in sizes(plan, n_channels))
-    seconds = height * width / plan.step**2 * sum(each)
-    return {f"filled {i}": seconds for i in range(n_passes(plan, is_exact))}
 
 
 def e_step_seconds(fit: Fit) -> float:

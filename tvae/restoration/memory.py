@@ -14,11 +14,10 @@ from tvae.config.schema import Config
 from tvae.data.dataset import Dataset
 from tvae.data.picture import Picture, size_of
 from tvae.errors import UserError
-from tvae.restoration.non_local.effort import REFINEMENTS
+from tvae.restoration.second_stage import SECOND_STAGES
 from tvae.restoration.tiling import ROWS_MAX
 
-# Bytes of a value on top of the picture itself: the picture and its estimates in single precision (4 each), and results
-PER_VALUE_LOCAL, PER_VALUE_REPEATED, PER_VALUE_FILLED = 32, 44, 48
+PER_VALUE = 32  # bytes on top of the picture itself, by the model alone
 PER_BAND_VALUE = 60  # bytes: sums, their places, and what becomes of them
 AT_ONCE = 3 << 26  # bytes: of patches and groups that are worked on together
 PLENTY = 0.95  # of what is free
@@ -41,10 +40,13 @@ def bytes_needed(config: Config, dataset: Dataset, has_states: bool = False) -> 
 def bytes_of_restoration(config: Config, picture: Picture) -> int:
     """Memory on top of the picture itself."""
     band = PER_BAND_VALUE * min(picture.page_height, ROWS_MAX) * picture.noisy[0].size + AT_ONCE
-    per_value = PER_VALUE_REPEATED if REFINEMENTS[config.effort].is_repeated else PER_VALUE_LOCAL
-    if not picture.seen.is_nearly_whole(bool(config.keep_known)):
-        per_value = PER_VALUE_FILLED
-    return per_value * picture.noisy.size + band
+    return _bytes_per_value(config, picture) * picture.noisy.size + band
+
+
+def _bytes_per_value(config: Config, picture: Picture) -> int:
+    second = SECOND_STAGES.get(config.restoration.method or "")
+    more = 0 if second is None else second.bytes_per_value(picture.seen, bool(config.keep_known), config.effort)
+    return max(PER_VALUE, more)
 
 
 def bytes_taken() -> int:
@@ -79,8 +81,8 @@ def check_memory(config: Config, dataset: Dataset) -> None:
     needed = bytes_needed(config, dataset)
     if needed <= PLENTY * free:
         return
-    fixed = needed - PER_VALUE_LOCAL * picture.noisy.size
-    per_pixel = PER_VALUE_LOCAL * picture.noisy.shape[2]
+    per_value = _bytes_per_value(config, picture)
+    fixed, per_pixel = needed - per_value * picture.noisy.size, per_value * picture.noisy.shape[2]
     fitting = max(0, (PLENTY * free - fixed) / per_pixel)
     pages = " (pages= chooses some)" if picture.n_pages > 1 else ""
     raise UserError(

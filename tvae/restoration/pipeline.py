@@ -1,4 +1,4 @@
-"""The path of a picture: treatment of its noise -> posterior mean of the model -> nonlocal stage -> treatment undone.
+"""The path of a picture: treatment of its noise -> posterior mean of the model -> second stage -> treatment undone.
 
 `Picture.seen` is the picture after its treatment (`noise.treatment`): the model is trained on it and estimates it. The
 treatment is undone here and nowhere else, so that results are in the picture's own units.
@@ -12,8 +12,8 @@ from tvae.config.schema import Config
 from tvae.data.picture import Picture
 from tvae.data.sets.image import ImageConfig
 from tvae.restoration.metrics import quality
-from tvae.restoration.non_local.stage import refine_restored
 from tvae.restoration.posterior_mean import Plan, Restored, restore
+from tvae.restoration.second_stage import SECOND_STAGES
 from tvae.restoration.tiling import Bands
 from tvae.restoration.unexplained import keep_unexplained
 from tvae.training.trainer import Fit
@@ -25,16 +25,16 @@ def restore_picture(fit: Fit, picture: Picture, config: Config, bands: Bands) ->
     """The picture that is delivered, with the quality of the model's own estimate in `psnr_model`."""
     options, seen = config.dataset, picture.seen
     assert isinstance(options, ImageConfig)
-    is_refined = config.restoration.method == "nonlocal"
+    second = SECOND_STAGES.get(config.restoration.method or "")
     # Where only some patches of a slab model were trained on, the states of the others are searched for.
     is_thinned = config.model.likelihood == "slab" and options.train_stride != 1
-    n_rounds = int(is_thinned) if is_refined else config.restoration.n_rounds
+    n_rounds = config.restoration.n_rounds if second is None else int(is_thinned)
     restored = restore_by_model(fit, picture, config, n_rounds, bands)
     psnr_model = quality(picture, undo_treatment(picture, restored))["psnr"]
-    if is_refined:
+    if second is not None:
         held = [restored]  # the only reference, which the stage takes and lets go: a large picture counts
         del restored
-        restored = refine_restored(seen, held.pop, bool(config.keep_known), config.effort, bands)
+        restored = second.refine(seen, held.pop, bool(config.keep_known), config.effort, bands)
     if config.restoration.keep_unexplained:
         sigma = seen.noise if restored.noise_level is None else restored.noise_level
         pixels = keep_unexplained(seen.noisy, restored.pixels, sigma, seen.known, seen.n_pages, seen.covariance)
@@ -63,7 +63,7 @@ def stride_of_states(config: Config, picture: Picture) -> int:
     options = config.dataset
     assert isinstance(options, ImageConfig)
     assert options.patch_size is not None
-    is_thinned = config.restoration.method == "nonlocal" and picture.noisy[..., 0].size > N_DENSE
+    is_thinned = config.restoration.has_second_stage and picture.noisy[..., 0].size > N_DENSE
     return min(options.patch_size, max(options.stride, 2)) if is_thinned else options.stride
 
 

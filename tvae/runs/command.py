@@ -47,10 +47,9 @@ from tvae.runs.distributed.connection import (
     wait_until_told,
 )
 from tvae.runs.distributed.ranks import LostRank, Ranks
-from tvae.runs.logs import log_to_terminal
-from tvae.runs.made_directories import remove_made
+from tvae.runs.log_lines import log_to_terminal
 from tvae.runs.result import tell_result
-from tvae.runs.run_directory import Busy
+from tvae.runs.run_directory import Busy, remove_made
 from tvae.runs.signals import LAUNCHED_BY, Interrupted, at_work, end_with_launcher, raise_interrupts
 from tvae.runs.sweeps import JOBS, note_job, run_name, tell_sweep
 from tvae.starting import INTERRUPTED

@@ -21,7 +21,7 @@ from tvae.config.messages import one_line
 from tvae.config.schema import Config
 from tvae.errors import Failure, UserError, refuse
 from tvae.io.atomic import check_writable
-from tvae.io.image_encoding import KINDS
+from tvae.io.formats import FORMATS
 from tvae.runs.distributed.connection import is_known_to_all, join, sharing_failures
 from tvae.runs.distributed.ranks import LostRank
 from tvae.runs.files import CHECKPOINT, CONFIG, FINGERPRINT, PAGE, RESTORED_DIR, RUNS_DIR, SHARED_MODEL, TABLE
@@ -115,7 +115,7 @@ def restore_folder(config: Config, path: Path, restore_one: Callable[[Config, Pa
 def pictures_of(config: Config) -> list[Path]:
     """The pictures in a folder or that match a pattern, in the order of their names, without those of runs."""
     files = [each for each in _matching(str(config.image)) if not _is_written(each, config)]
-    refuse(not files, f"image={config.image}: no picture there ({', '.join(KINDS)})")
+    refuse(not files, f"image={config.image}: no picture there ({', '.join(FORMATS)})")
     return files
 
 
@@ -124,7 +124,7 @@ def _matching(pattern: str) -> list[Path]:
     is_run = is_one and (Path(pattern) / CHECKPOINT).exists()
     refuse(is_run, f"image={pattern}: is the directory of a run; run={pattern} restores from it")
     found = Path(pattern).iterdir() if is_one else map(Path, glob.glob(pattern, recursive=True))
-    named = (each for each in found if each.suffix.lower() in KINDS and not each.name.startswith("."))
+    named = (each for each in found if each.suffix.lower() in FORMATS and not each.name.startswith("."))
     return sorted(each for each in named if each.is_file())
 
 

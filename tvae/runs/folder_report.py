@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tvae.io.atomic import write_atomically
-from tvae.io.image_encoding import encode
+from tvae.io.formats import encode
 from tvae.io.image_file import read_image, stretched, to_screen
 from tvae.runs.files import PAGE, TABLE
 

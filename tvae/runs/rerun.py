@@ -19,14 +19,13 @@ from tvae.config.recipe import prepare, restoration_for
 from tvae.config.schema import FREE, Config
 from tvae.data.picture import check_missing
 from tvae.errors import UserError, refuse
-from tvae.runs.callbacks.progress import as_time
 from tvae.runs.callbacks.record import RestoredRecord
 from tvae.runs.distributed.connection import join
 from tvae.runs.files import CONFIG
 from tvae.runs.initialise import load_run, resume
-from tvae.runs.made_directories import remove_made
+from tvae.runs.log_lines import as_time
 from tvae.runs.result import check_kind, check_output, deliver, tell_result
-from tvae.runs.run_directory import claimed, data_problem, read_metrics
+from tvae.runs.run_directory import claimed, data_problem, read_metrics, remove_made
 from tvae.runs.session import Session, train
 
 log = logging.getLogger("tvae.train")

@@ -12,7 +12,7 @@ from tvae.config.schema import Config
 from tvae.data.picture import Picture
 from tvae.errors import Failure, UserError, refuse
 from tvae.io.atomic import check_writable, write_atomically
-from tvae.io.image_encoding import KINDS, encode, holds_type
+from tvae.io.formats import FORMATS, encode
 from tvae.io.image_file import Image, in_kind, stretched, to_output
 from tvae.io.stack_file import encode_picture, read_picture
 from tvae.runs.callbacks.output_pictures import is_png
@@ -42,7 +42,7 @@ def check_output(config: Config, path: Path) -> None:
         return
     target, what = Path(config.output), f"output={config.output}"
     ending = target.suffix.lower()
-    refuse(ending not in KINDS, f"{what}: the ending tells the kind of file, which can be {', '.join(KINDS)}")
+    refuse(ending not in FORMATS, f"{what}: the ending tells the kind of file, which can be {', '.join(FORMATS)}")
     refuse(target.is_dir(), f"{what}: is a folder; name a file in it")
     refuse(target.is_symlink(), f"{what}: is a link to elsewhere; name a file")
     refuse(target.exists() and not target.is_file(), f"{what}: is a pipe or device; name a file")
@@ -80,7 +80,7 @@ def deliver(config: Config, path: Path, picture: Picture | None) -> None:
     if target.exists() and target.read_bytes() == content:
         return
     refuse(target.exists() and not config.overwrite, _exists(f"output={target}"))
-    if not holds_type(ending, picture.image.dtype):
+    if not FORMATS[ending].holds_type(picture.image.dtype):
         seen = stretched(picture.image)
         log.info(
             "%s holds 8 bit, black being %.6g and white %.6g; %s has the %s values",
@@ -101,7 +101,7 @@ def tell_result(config: Config, path: Path) -> None:
 
 def _content(pixels: np.ndarray, image: Image, ending: str) -> bytes:
     """The content of a file with this ending that holds (H, W, C) in the form of `image`, or `UserError`."""
-    is_one = image.layout is None or (not image.layout.page_axes and KINDS[ending].dtypes is not None)
+    is_one = image.layout is None or (not image.layout.page_axes and FORMATS[ending].dtypes is not None)
     if is_one:
         return encode(in_kind(pixels, replace(image, layout=None), ending), ending, image.scale, image.last_channel)
     return encode_picture(to_output(pixels, image), image.layout, ending, image.scale, image.last_channel)

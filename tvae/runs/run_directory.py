@@ -19,7 +19,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
+from hydra.experimental.callback import Callback
+from omegaconf import DictConfig, OmegaConf
 
 from tvae.config.checks import flat, read_config
 from tvae.config.paths_as_typed import as_written
@@ -266,3 +267,34 @@ def read_metrics(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError, RecursionError):
         return None
     return content if isinstance(content, dict) else None
+
+
+# Directories on the way to those of this command's runs that were not there before. Hydra makes them before a run has
+# begun; a mistake leaves no empty ones behind.
+_missing: set[Path] = set()
+
+
+class NoteMissing(Callback):
+    """Called by Hydra (conf/config.yaml) before it makes a directory."""
+
+    def on_run_start(self, config: DictConfig, **_: Any) -> None:
+        note(Path(str(config.hydra.run.dir)))
+
+    def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
+        note(Path(str(config.hydra.sweep.dir)))
+
+
+def note(path: Path) -> None:
+    path = path.absolute()
+    _missing.update(each for each in (path, *path.parents) if not each.exists())
+
+
+def remove_made(path: Path) -> None:
+    """Remove a run directory that is still empty, and those above it, as far as they were made for it."""
+    for each in (path, *path.parents):
+        if not any(place == each or place in each.parents for place in _missing):
+            return
+        try:
+            each.rmdir()
+        except OSError:  # it holds something
+            return

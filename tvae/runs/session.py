@@ -31,16 +31,14 @@ from tvae.restoration.posterior_mean import Restored
 from tvae.restoration.tiling import Bands
 from tvae.runs import checkpoint
 from tvae.runs.callbacks.output_pictures import changed_pictures
-from tvae.runs.callbacks.progress import restoring, summary, training
+from tvae.runs.callbacks.progress import restoring, training
 from tvae.runs.callbacks.record import Record, WrittenRecord
 from tvae.runs.distributed.connection import join
 from tvae.runs.distributed.ranks import LostRank, Ranks
 from tvae.runs.files import LOG, STATES
-from tvae.runs.forecast import closing, opening, tell_noise, warn_of_blind_patches
-from tvae.runs.ground_truth import known_facts, recovered_facts
 from tvae.runs.initialise import check_source, resume, start_from_run
 from tvae.runs.kept_bands import KeptBands
-from tvae.runs.logs import log_to_file
+from tvae.runs.log_lines import closing, log_to_file, opening, summary, tell_noise, warn_of_blind_patches
 from tvae.runs.result import SHOWN, check_kind, check_output, deliver, is_complete
 from tvae.runs.run_directory import check_ranks, claimed, read_metrics
 from tvae.runs.setup import make_fit, take_best_start
@@ -151,7 +149,7 @@ class Session:
         warn_of_blind_patches(self.fit, dataset)
 
     def _new_record(self, history: list[dict[str, Any]]) -> Record:
-        about = (self.config, self.fit, self.dataset, history, known_facts(self.config, self.dataset))
+        about = (self.config, self.fit, self.dataset, history, self.dataset.facts(self.config))
         if self.path is None or not self.ranks.is_leader:
             return Record(*about)
         return WrittenRecord(self.path, *about)
@@ -206,7 +204,7 @@ class Session:
     def finish(self) -> dict[str, Any]:
         """Restore the picture, if the data are patches of one, and report the metrics."""
         with self._noting_failure(), self._stop() as stop, self.fit.backend.at_work():
-            self.record.add_bound(self.fit.bound(), recovered_facts(self.config, self.fit.model))
+            self.record.add_bound(self.fit.bound(), self.config.dataset.recovered(self.fit.model))
             self._restore(stop)
         if self.path is not None and self.ranks.is_leader:
             deliver(self.config, self.path, self.dataset.picture)  # figures can wait

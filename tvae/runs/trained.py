@@ -21,7 +21,7 @@ from tvae.data.picture import Picture
 from tvae.data.sets.image import ImageConfig
 from tvae.errors import UserError, refuse
 from tvae.inference.streams import derive
-from tvae.io.regular import check_regular
+from tvae.io.atomic import check_regular
 from tvae.io.sealed import DamagedCheckpoint, read, understood, write
 from tvae.model.units import Units
 from tvae.model.vae import Model, model_from

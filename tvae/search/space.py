@@ -17,10 +17,9 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
-from tvae.config.checks import flat
+from tvae.config.checks import flat, load_yaml
 from tvae.config.every_option import did_you_mean
 from tvae.config.messages import one_line
-from tvae.config.plain_yaml import load_yaml
 from tvae.config.schema import FREE
 from tvae.errors import UserError
 

@@ -11,7 +11,8 @@ import torch
 
 from tvae.restoration.tiling import Bands
 from tvae.runs.callbacks import progress
-from tvae.runs.callbacks.progress import as_time, has_bar, restoring, summary, training
+from tvae.runs.callbacks.progress import has_bar, restoring, training
+from tvae.runs.log_lines import as_time, summary
 
 ROW = {"epoch": 3, "elbo": -1.5, "elbo_test": None, "sigma": 0.25, "psnr": 30.0, "n_accepted": 2.0, "seconds": 1.0}
 

@@ -18,7 +18,7 @@ from tvae.data.dataset import DataConfig, DataConfigT, Dataset, DatasetConfig, w
 from tvae.data.mapped import Mapped, MappedSource
 from tvae.errors import UserError
 from tvae.fields import fill, option
-from tvae.io.regular import check_regular
+from tvae.io.atomic import check_regular
 
 TYPES = ("float16", "float32", "float64", "uint8", "int16", "int32")
 

@@ -50,6 +50,10 @@ class BarsConfig(DatasetConfig):
         too_many = f"dataset.mean_bars={self.mean_bars}: must be below the number of bars, {n_bars}"
         return super().problems(config) + ([too_many] if self.mean_bars >= n_bars else [])
 
+    def recovered(self, model: Model) -> dict[str, int]:
+        similarity = match_bars(model, self.size)
+        return {"bars": len(similarity), "bars_found": int((similarity > SIMILAR).sum())}
+
     @torch.no_grad()
     def make(self, config: DataConfig, opened: Any) -> Dataset:
         truth = generating_model(self)

@@ -1,4 +1,4 @@
-"""Progress of a run: an opening and a closing line, and between them the share that is done.
+"""Progress of a run: the share of its training and of its restoration that is done.
 
 A bar on terminals and in notebooks, as plain text that needs nothing installed; elsewhere a line for the first and the
 last epoch and for each stage of the restoration, and between them one in 10 s at most.
@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
@@ -130,28 +129,3 @@ def _bar(fit: Fit, done: float, total: float, layout: str) -> Iterator[tqdm]:
         tqdm(initial=done, total=total, bar_format=layout, disable=is_hidden) as bar,
     ):
         yield bar
-
-
-def summary(metrics: dict[str, Any], path: Path) -> str:
-    """The last line of a finished run, beside the truth where that is known."""
-    true = metrics.get("log_likelihood_true")
-    beside = "" if true is None else f" (log-likelihood of the truth {true:.4f})"
-    words = [
-        f"finished in {as_time(metrics.get('seconds_total') or metrics['seconds'])}: "
-        f"ELBO {metrics['elbo']:.4f}{beside}, sigma {metrics['sigma']:.4g}"
-    ]
-    if metrics.get("bars") is not None:
-        words.append(f"{metrics['bars_found']} of {metrics['bars']} bars found")
-    if metrics["psnr"] is not None:
-        before = "" if metrics["psnr_input"] is None else f" (input {metrics['psnr_input']:.2f} dB)"
-        words.append(f"PSNR {metrics['psnr']:.2f} dB{before}, SSIM {metrics['ssim']:.4f}")
-        if metrics.get("psnr_model") is not None:
-            words.append(f"the model alone {metrics['psnr_model']:.2f} dB")
-    words.append(f"results in {path}")
-    return "; ".join(words)
-
-
-def as_time(seconds: float) -> str:
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.1f} minutes" if seconds < 6000 else f"{seconds / 3600:.1f} hours"

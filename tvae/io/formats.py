@@ -1,15 +1,20 @@
-"""The bytes of picture files, decoded through imageio with its Pillow and tifffile plugins.
+"""Formats of picture files: which there are, what each can hold, and their bytes decoded and encoded.
 
-Two things imageio cannot do. Its Pillow plugin reads 16-bit colour PNG as 8 bit: imagecodecs does it. Its tifffile
-plugin reports neither axes nor thumbnails: `_decode_tiff` asks tifffile itself.
+Most go through imageio with its Pillow and tifffile plugins. Two things imageio cannot do. Its Pillow plugin reads
+16-bit colour PNG as 8 bit: imagecodecs does it. Its tifffile plugin reports neither axes nor thumbnails: `_decode_tiff`
+asks tifffile itself.
 """
 
 from __future__ import annotations
 
 import io
 import logging
-from collections.abc import Container, Iterator
+import re
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import imagecodecs
 import imageio.v3 as iio
@@ -18,12 +23,13 @@ import tifffile
 from tifffile import COMPRESSION, EXTRASAMPLE, PHOTOMETRIC
 
 from tvae.errors import UserError, refuse
+from tvae.io.scale import Scale, encode_tiff
 
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 JPEG_SIGNATURE = b"\xff\xd8\xff"
 TIFF_SIGNATURES = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 NPY_SIGNATURE = b"\x93NUMPY"
-OTHERS = (b"BM", b"GIF8")
+JPEG_QUALITY = 95
 PNG_BIT_DEPTH = 24  # the byte that holds the bits per channel
 # Pillow's modes that are read, and the mode each is read as, without and with a transparent colour
 OPAQUE = {"1": "L", "L": "L", "LA": "LA", "P": "RGB", "RGB": "RGB", "RGBA": "RGBA", "CMYK": "RGB"}
@@ -37,24 +43,43 @@ ALPHA: dict[int, str] = {
 FAX = (COMPRESSION.CCITTRLE, COMPRESSION.CCITT_T4, COMPRESSION.CCITT_T6)
 
 
+@dataclass(frozen=True)
+class Format:
+    """A kind of file: what it can hold, how it begins, and how a picture becomes its content and is read from it."""
+
+    name: str
+    begins: bytes  # a regular expression
+    decode: Callable[[bytes], np.ndarray]  # to (H, W) or (H, W, C), upright; raises any exception for a damaged file
+    encode: Callable[[np.ndarray, Scale | None, str], bytes]  # of (H, W) or (H, W, 1 to 4); see the function `encode`
+    dtypes: tuple[str, ...] | None = ("uint8",)  # None: all
+    n_channels: tuple[int, ...] = (1, 3)
+
+    def holds_type(self, dtype: np.dtype) -> bool:
+        return self.dtypes is None or dtype.name in self.dtypes
+
+
+def encode(array: np.ndarray, ending: str, scale: Scale | None = None, last_channel: str = "unassalpha") -> bytes:
+    """The content of a file that holds (H, W) or (H, W, 1 to 4); its name's ending tells the format.
+
+    `scale`: TIFF files hold it; `last_channel`: what they declare the last of 2 or 4 to be.
+    """
+    kind, n_channels = FORMATS.get(ending.lower()), array.shape[2] if array.ndim == 3 else 1
+    if kind is None or not kind.holds_type(array.dtype) or n_channels not in kind.n_channels:
+        raise UserError(f"such a file cannot hold {array.dtype} pixels of shape {array.shape}")
+    return kind.encode(array, scale, last_channel)
+
+
 def decode(content: bytes) -> np.ndarray:
     """The one picture in a file, (H, W) or (H, W, C), upright.
 
     The first bytes tell the format. Raises `UserError` for what is not supported, and any exception for a damaged file.
     """
     with silenced("tifffile", "imagecodecs"):  # the exception tells what is wrong with a file
-        if content.startswith(TIFF_SIGNATURES):
-            return _decode_tiff(content)
-        if content.startswith(PNG_SIGNATURE):
-            return _decode_png(content)
-        if content.startswith(JPEG_SIGNATURE):
-            return _decode_with_pillow(content)  # the first picture only: previews may follow
-        if content.startswith(NPY_SIGNATURE):
-            return np.load(io.BytesIO(content), allow_pickle=False)
-        if content.startswith(OTHERS) or (content.startswith(b"RIFF") and content[8:12] == b"WEBP"):
-            _refuse_many(iio.improps(content, plugin="pillow", index=...).n_images or 1)  # type: ignore[arg-type]
-            return _decode_with_pillow(content)
-    raise UserError("not a PNG, JPEG, TIFF, BMP, WebP, GIF or NumPy file")
+        for kind in FORMATS.values():
+            if re.match(kind.begins, content, re.DOTALL):
+                return kind.decode(content)
+    *names, last = dict.fromkeys(kind.name for kind in FORMATS.values())
+    raise UserError(f"not a {', '.join(names)} or {last} file")
 
 
 def alpha_of(content: bytes) -> str | None:
@@ -77,6 +102,12 @@ def _decode_png(content: bytes) -> np.ndarray:
         return _decode_with_pillow(content)
     metadata = iio.immeta(content, plugin="pillow", index=0, exclude_applied=False)
     return upright(imagecodecs.png_decode(content), metadata.get("Orientation"))
+
+
+def _decode_only_one(content: bytes) -> np.ndarray:
+    """Decode a file that may not hold several pictures."""
+    _refuse_many(iio.improps(content, plugin="pillow", index=...).n_images or 1)  # type: ignore[arg-type]
+    return _decode_with_pillow(content)
 
 
 def _decode_with_pillow(content: bytes) -> np.ndarray:
@@ -166,3 +197,71 @@ def silenced(*names: str) -> Iterator[None]:
     finally:
         for logger, level in before.items():
             logger.setLevel(level)
+
+
+def _decode_npy(content: bytes) -> np.ndarray:
+    array: np.ndarray = np.load(io.BytesIO(content), allow_pickle=False)
+    return array
+
+
+def _encode_npy(array: np.ndarray, scale: Scale | None, last_channel: str) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, array, allow_pickle=False)
+    return buffer.getvalue()
+
+
+def _encode_tiff(array: np.ndarray, scale: Scale | None, last_channel: str) -> bytes:
+    n_channels = array.shape[2] if array.ndim == 3 else 1
+    return encode_tiff(
+        array,
+        "YX" if array.ndim == 2 else "YXS",
+        scale,
+        photometric="rgb" if n_channels > 2 else "minisblack",
+        planarconfig="contig" if n_channels > 1 else None,
+        extrasamples=[last_channel] if n_channels in (2, 4) else None,
+    )
+
+
+def _encode_png(array: np.ndarray, scale: Scale | None, last_channel: str) -> bytes:
+    if array.dtype == np.uint16:
+        return bytes(imagecodecs.png_encode(np.ascontiguousarray(_without_axis(array))))
+    return _encode_with_pillow(array, scale, last_channel, extension=".png")
+
+
+def _encode_with_pillow(array: np.ndarray, scale: Scale | None, last_channel: str, **options: Any) -> bytes:
+    """`options`: for imageio; among them is the `extension`."""
+    content: bytes = iio.imwrite("<bytes>", _without_axis(array), plugin="pillow", **options)
+    return content
+
+
+def _without_axis(array: np.ndarray) -> np.ndarray:
+    """A single channel has no axis."""
+    return array[..., 0] if array.ndim == 3 and array.shape[2] == 1 else array
+
+
+ALL = (1, 2, 3, 4)
+TIFF = Format("TIFF", b"|".join(map(re.escape, TIFF_SIGNATURES)), _decode_tiff, _encode_tiff, None, ALL)
+JPEG = Format(
+    "JPEG",
+    JPEG_SIGNATURE,
+    _decode_with_pillow,  # the first picture only: previews may follow
+    partial(_encode_with_pillow, extension=".jpg", quality=JPEG_QUALITY),
+)
+# By the endings of file names; the first whose beginning a file has reads it.
+FORMATS = {
+    ".png": Format("PNG", PNG_SIGNATURE, _decode_png, _encode_png, ("uint8", "uint16"), ALL),
+    ".jpg": JPEG,
+    ".jpeg": JPEG,
+    ".tif": TIFF,
+    ".tiff": TIFF,
+    ".bmp": Format("BMP", b"BM", _decode_only_one, partial(_encode_with_pillow, extension=".bmp")),
+    ".webp": Format(  # grey becomes RGB
+        "WebP",
+        b"RIFF.{4}WEBP",
+        _decode_only_one,
+        partial(_encode_with_pillow, extension=".webp", lossless=True),
+        n_channels=(1, 3, 4),
+    ),
+    ".gif": Format("GIF", b"GIF8", _decode_only_one, partial(_encode_with_pillow, extension=".gif")),  # 256 colours
+    ".npy": Format("NumPy", NPY_SIGNATURE, _decode_npy, _encode_npy, None, ALL),
+}

@@ -17,12 +17,12 @@ from tvae.data.picture import Picture
 from tvae.data.sets.image import ImageConfig
 from tvae.io.image_file import from_array, write_image
 from tvae.model.vae import ModelConfig
-from tvae.restoration import cost
+from tvae.restoration import cost, second_stage
 from tvae.restoration.cost import stages
 from tvae.restoration.pipeline import restore_picture
 from tvae.restoration.posterior_mean import Restored
 from tvae.restoration.tiling import Bands
-from tvae.runs.forecast import closing, opening, tell_noise
+from tvae.runs.log_lines import closing, opening, tell_noise
 from tvae.runs.setup import make_fit
 
 
@@ -111,7 +111,7 @@ def test_time_grows_with_effort_and_shrinks_with_threads(picture, monkeypatch):
         sum(stages(*prepared(picture, each), picture).values()) for each in ("fast", "default", "best")
     )
     assert 2 * fast < default < best / 2
-    local = 480 / 9 * (cost.GROUP + 60 * 6**2 * 3 * cost.BY_VALUE)
+    local = 480 / 9 * (second_stage.GROUP + 60 * 6**2 * 3 * second_stage.BY_VALUE)
     config, fit = prepared(picture, "fast")
     assert stages(config, fit, picture)["local"] == pytest.approx(local)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)

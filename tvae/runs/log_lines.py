@@ -1,14 +1,20 @@
-"""The opening line of a run (picture, model, time and memory), its closing line, and notes on noise."""
+"""Log lines of a run: where they go, and the lines before and after the work.
+
+The opening line tells picture, model, and the time and memory that are forecast; the closing one what was found.
+"""
 
 from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from tvae.config.placement import rank_here
 from tvae.config.schema import Config
 from tvae.data.dataset import Dataset
 from tvae.data.picture import Picture, in_units, size_of
@@ -16,10 +22,30 @@ from tvae.data.sets.image import ImageConfig
 from tvae.restoration.cost import ENDING, epoch_seconds, seconds_by_states, slowness, stages
 from tvae.restoration.memory import bytes_needed
 from tvae.restoration.posterior_mean import Restored
-from tvae.runs.callbacks.progress import as_time
 from tvae.training.trainer import Fit
 
-log = logging.getLogger(__name__)
+own = logging.getLogger("tvae")
+log = logging.getLogger("tvae.train")
+
+
+def log_to_terminal(prefix: str = "") -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter(prefix.replace("%", "%%") + "%(message)s"))
+    own.handlers[:] = [handler]
+    own.setLevel(logging.WARNING if rank_here() else logging.INFO)
+
+
+@contextmanager
+def log_to_file(path: Path) -> Iterator[None]:
+    """Append log lines to a file as well."""
+    handler = logging.FileHandler(path, encoding="utf-8", errors="backslashreplace")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    own.addHandler(handler)
+    try:
+        yield
+    finally:
+        own.removeHandler(handler)
+        handler.close()
 
 
 def opening(config: Config, fit: Fit, dataset: Dataset) -> str:
@@ -57,22 +83,6 @@ def _restoration_seconds(config: Config, fit: Fit, picture: Picture) -> float:
     )
 
 
-def closing(config: Config, picture: Picture, restored: Restored, metrics: dict[str, Any], path: Path) -> str:
-    """The closing line: noise found and removed, quality where it is known, time and place."""
-    words = [f"{config.image or config.dataset.name}: {size_of(picture.image)}"]
-    if picture.missing is not None:
-        words.append(f"{100 * float(picture.missing.mean()):.3g} % filled in")
-    if restored.noise_level is not None:
-        known = np.ones(picture.noisy.shape, dtype=bool) if picture.known is None else picture.known
-        removed = float(np.std((picture.noisy - restored.pixels)[known]))
-        found = f"{in_units(restored.noise_level, picture.image)} {'found' if config.sigma is None else 'told'}"
-        words.append(f"noise {found}, {in_units(removed, picture.image).split()[0]} removed")
-    if metrics["psnr"] is not None:
-        before = "" if metrics["psnr_input"] is None else f"{metrics['psnr_input']:.2f} -> "
-        words.append(f"PSNR {before}{metrics['psnr']:.2f} dB, SSIM {metrics['ssim']:.4f}")
-    return f"{', '.join(words)}; finished in {as_time(metrics['seconds_total'])}: {path}"
-
-
 def tell_noise(config: Config, picture: Picture | None) -> None:
     """Log the noise model of a picture, once the run has been accepted."""
     if picture is None:
@@ -98,3 +108,44 @@ def warn_of_blind_patches(fit: Fit, dataset: Dataset) -> None:
             "%d of %d patches have no known pixel; there the model restores what it expects of any patch "
             "(a larger dataset.patch_size reaches further)", n_blind, fit.points.n_points,
         )  # fmt: skip
+
+
+def closing(config: Config, picture: Picture, restored: Restored, metrics: dict[str, Any], path: Path) -> str:
+    """The closing line: noise found and removed, quality where it is known, time and place."""
+    words = [f"{config.image or config.dataset.name}: {size_of(picture.image)}"]
+    if picture.missing is not None:
+        words.append(f"{100 * float(picture.missing.mean()):.3g} % filled in")
+    if restored.noise_level is not None:
+        known = np.ones(picture.noisy.shape, dtype=bool) if picture.known is None else picture.known
+        removed = float(np.std((picture.noisy - restored.pixels)[known]))
+        found = f"{in_units(restored.noise_level, picture.image)} {'found' if config.sigma is None else 'told'}"
+        words.append(f"noise {found}, {in_units(removed, picture.image).split()[0]} removed")
+    if metrics["psnr"] is not None:
+        before = "" if metrics["psnr_input"] is None else f"{metrics['psnr_input']:.2f} -> "
+        words.append(f"PSNR {before}{metrics['psnr']:.2f} dB, SSIM {metrics['ssim']:.4f}")
+    return f"{', '.join(words)}; finished in {as_time(metrics['seconds_total'])}: {path}"
+
+
+def summary(metrics: dict[str, Any], path: Path) -> str:
+    """The last line of a finished run, beside the truth where that is known."""
+    true = metrics.get("log_likelihood_true")
+    beside = "" if true is None else f" (log-likelihood of the truth {true:.4f})"
+    words = [
+        f"finished in {as_time(metrics.get('seconds_total') or metrics['seconds'])}: "
+        f"ELBO {metrics['elbo']:.4f}{beside}, sigma {metrics['sigma']:.4g}"
+    ]
+    if metrics.get("bars") is not None:
+        words.append(f"{metrics['bars_found']} of {metrics['bars']} bars found")
+    if metrics["psnr"] is not None:
+        before = "" if metrics["psnr_input"] is None else f" (input {metrics['psnr_input']:.2f} dB)"
+        words.append(f"PSNR {metrics['psnr']:.2f} dB{before}, SSIM {metrics['ssim']:.4f}")
+        if metrics.get("psnr_model") is not None:
+            words.append(f"the model alone {metrics['psnr_model']:.2f} dB")
+    words.append(f"results in {path}")
+    return "; ".join(words)
+
+
+def as_time(seconds: float) -> str:
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.1f} minutes" if seconds < 6000 else f"{seconds / 3600:.1f} hours"
