@@ -27,11 +27,12 @@ from tvae.inference.streams import Stream
 from tvae.io.formats import FORMATS
 from tvae.io.image_file import from_array, read_image, write_image
 from tvae.model.decoder import DECODERS
+from tvae.model.likelihood import LIKELIHOODS
 from tvae.model.packed import UNPACKED, pack, unpack
 from tvae.model.parts import Start
-from tvae.model.prior import Bernoulli, Prior
+from tvae.model.prior import PRIORS, Bernoulli, Prior
 from tvae.model.units import Units
-from tvae.model.vae import LIKELIHOODS, PRIORS, Model, ModelConfig, model_from, start_model
+from tvae.model.vae import Model, ModelConfig, model_from, start_model
 from tvae.restoration.cost import stages
 from tvae.restoration.metrics import psnr
 from tvae.restoration.pipeline import restore_picture

@@ -176,6 +176,9 @@ class KnownVariance(Likelihood):
         return not_positive(state)
 
 
+LIKELIHOODS: dict[str, type[Likelihood]] = {kind.name: kind for kind in (Gaussian, KnownVariance)}
+
+
 def not_positive(state: dict[str, Tensor]) -> str | None:
     """The first variance that is not above zero, in words."""
     return next((f"{name} not above 0" for name, value in state.items() if not bool((value > 0).all())), None)

@@ -92,3 +92,6 @@ class Bernoulli(Prior):
     def problem(self, state: dict[str, Tensor]) -> str | None:
         pi = state["pi"]
         return None if bool(((pi > 0) & (pi < 1)).all()) else "pi beyond 0 and 1"
+
+
+PRIORS: dict[str, type[Prior]] = {Bernoulli.name: Bernoulli}

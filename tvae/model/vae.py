@@ -16,15 +16,14 @@ from torch import Tensor, nn
 from tvae.errors import refuse
 from tvae.fields import Open, option
 from tvae.model.decoder import ACTIVATIONS, DECODERS, Decoder, decoder_from
-from tvae.model.likelihood import Gaussian, KnownVariance, Likelihood
+from tvae.model.likelihood import LIKELIHOODS, Gaussian, Likelihood
 from tvae.model.local_prior import Local
 from tvae.model.parts import Places, Start
-from tvae.model.prior import Bernoulli, Prior
+from tvae.model.prior import PRIORS, Bernoulli, Prior
 from tvae.model.slab import Slab
 from tvae.model.units import Units
 
-PRIORS: dict[str, type[Prior]] = {kind.name: kind for kind in (Bernoulli, Local)}
-LIKELIHOODS: dict[str, type[Likelihood]] = {kind.name: kind for kind in (Gaussian, KnownVariance, Slab)}
+PRIORS[Local.name], LIKELIHOODS[Slab.name] = Local, Slab  # which have modules of their own
 
 
 @dataclass
