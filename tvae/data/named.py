@@ -15,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 import pooch
-import requests
 
 from tvae.errors import UserError
 from tvae.io.image_file import Image, read_image
@@ -97,6 +96,8 @@ def fetch(wanted: NamedFile, addresses: Sequence[str], cache: Path, folder: Path
         return path
     pooch.get_logger().setLevel("WARNING")
     log.info("downloading %s from %s", wanted.file, addresses[0])
+    import requests  # a tenth of a second: where something is downloaded
+
     reasons = []
     for address in addresses:
         try:
@@ -121,6 +122,8 @@ def fetch(wanted: NamedFile, addresses: Sequence[str], cache: Path, folder: Path
 
 
 def _reason(error: Exception) -> str:
+    import requests
+
     if isinstance(error, requests.HTTPError) and error.response is not None:
         return NOT_THERE if error.response.status_code == 404 else f"HTTP {error.response.status_code}"
     if isinstance(error, requests.exceptions.ChunkedEncodingError):

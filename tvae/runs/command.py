@@ -52,7 +52,7 @@ from tvae.runs.result import tell_result
 from tvae.runs.run_directory import Busy, remove_made
 from tvae.runs.signals import LAUNCHED_BY, Interrupted, at_work, end_with_launcher, raise_interrupts
 from tvae.runs.sweeps import JOBS, note_job, run_name, tell_sweep
-from tvae.starting import INTERRUPTED
+from tvae.starting import INTERRUPTED, ready
 
 register()
 OmegaConf.register_new_resolver("run_name", run_name, replace=True)
@@ -150,6 +150,7 @@ def launch(job: Callable[[], None], about: str | None, shorthand: Sequence[str] 
 
     `about`: what `--help` says first; `shorthand`: options that bare words stand for.
     """
+    ready()
     raise_interrupts()
     os.environ[TRACEBACKS] = os.environ.get("HYDRA_FULL_ERROR", "0")
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra hands its exceptions on, instead of printing and exiting with 1

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from tvae.data.dataset import DataConfig, DataConfigT, Dataset, DatasetConfig, with_paper_model
@@ -77,6 +76,8 @@ def match_bars(model: Model, size: int) -> Tensor:
     z = torch.eye(model.n_latents, dtype=torch.float64)
     fields = decoder(z) - decoder(torch.zeros_like(z[:1]))
     cosine = torch.nn.functional.cosine_similarity(bar_images(size)[:, None], fields, dim=-1)
+    from scipy.optimize import linear_sum_assignment  # a third of a second: where bars are matched
+
     bars, latents = linear_sum_assignment(-cosine.numpy())
     found = torch.zeros(2 * size, dtype=torch.float64)
     found[bars] = cosine[bars, latents]
