@@ -146,7 +146,9 @@ class Fit:
             self.seconds += time.perf_counter() - started
             if self.batch < self.n_batches:
                 return
-            yield self.finish_epoch()
+            with self.backend.at_work():
+                report = self.finish_epoch()
+            yield report
 
     def _stops(self, is_wanted: bool) -> bool:
         """True if the ranks have agreed to stop here; `is_wanted`: this one wants to.
