@@ -45,8 +45,9 @@ def start() -> None:
 
 def ready() -> None:
     """Look for garbage as usual again, but not among what has been imported."""
-    gc.freeze()
-    gc.set_threshold(*USUAL)
+    if gc.get_threshold()[0] == RARELY:
+        gc.freeze()
+        gc.set_threshold(*USUAL)
 
 
 def _open_streams() -> None:

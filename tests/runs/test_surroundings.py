@@ -1,6 +1,7 @@
 """Surroundings of a command: signals, streams, environment, names, memory. A line each, and no traceback unasked."""
 
 import errno
+import gc
 import os
 import re
 import signal
@@ -163,6 +164,17 @@ def test_a_working_directory_that_is_gone(tmp_path):
     )
     done = python(code, str(tmp_path))
     assert (done.returncode, done.stderr) == (2, "error: the working directory does not exist any more\n")
+
+
+def test_garbage_is_looked_for_as_usual_once_all_is_imported():
+    code = "import gc; usual = gc.get_threshold(); import tvae; rare = gc.get_threshold(); from tvae import starting; "
+    code += "starting.ready(); assert rare[0] > 1000 * usual[0]; assert gc.get_threshold() == usual; "
+    code += "assert gc.get_freeze_count() > 0 and gc.isenabled()"
+    done = python(code)
+    assert (done.returncode, done.stderr) == (0, "")
+    before = gc.get_threshold(), gc.get_freeze_count()
+    starting.ready()  # which has not been started here
+    assert (gc.get_threshold(), gc.get_freeze_count()) == before
 
 
 def test_a_python_program_that_imports_the_package_keeps_its_handlers():

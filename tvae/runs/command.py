@@ -19,7 +19,7 @@ from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from tvae import __version__
 from tvae.config.checks import resolve
@@ -51,12 +51,10 @@ from tvae.runs.log_lines import log_to_terminal
 from tvae.runs.result import tell_result
 from tvae.runs.run_directory import Busy, remove_made
 from tvae.runs.signals import LAUNCHED_BY, Interrupted, at_work, end_with_launcher, raise_interrupts
-from tvae.runs.sweeps import JOBS, note_job, run_name, tell_sweep
+from tvae.runs.sweeps import JOBS, note_job, tell_sweep
 from tvae.starting import INTERRUPTED, ready
 
 register()
-OmegaConf.register_new_resolver("run_name", run_name, replace=True)
-
 
 TRACEBACKS = "TVAE_TRACEBACKS"  # in the environment: 1 if the user has asked for them by HYDRA_FULL_ERROR=1
 FAILURES = "TVAE_FAILURES"  # in the environment: the file to which jobs of a multirun add what went wrong

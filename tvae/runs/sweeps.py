@@ -49,6 +49,9 @@ def run_name(overrides: str) -> str:
     return name if overrides == "" else f"{name[:NAME_MAX]}-{digest[:8]}"
 
 
+OmegaConf.register_new_resolver("run_name", run_name, replace=True)
+
+
 class NameByWhatVaries(Callback):
     """Called by Hydra (conf/config.yaml) before a sweep."""
 
