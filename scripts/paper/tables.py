@@ -134,15 +134,15 @@ def own_row(name: str, budget: str, columns: list[str], outputs: Path) -> Row | 
 def recorded_rows(name: str, columns: list[str]) -> list[Row]:
     """Runs with the paper's parameters in docs/paper, a row for each variant."""
     rows: dict[str, Row] = {}
-    facts: dict[str, set[str]] = {}
+    revisions: dict[str, set[str]] = {}
     for run in recorded_runs():
         if run.column not in columns or run.table != table_of(run.column, name):
             continue
         title = NAMES["paper"] + (f", {VARIANTS[run.variant].title}" if run.variant else "")
         row = rows.setdefault(title, Row.empty(title, "recorded", "nothing", len(columns), reproduces=TVAE))
         row.add(columns.index(run.column), run.metrics["psnr"], minutes_of(run.metrics))
-        facts.setdefault(title, set()).add(f"{run.metrics['epochs']} epochs at revision {run.revision}")
-        row.note = "; ".join(sorted(facts[title]))
+        revisions.setdefault(title, set()).add(run.revision)
+        row.note = f"{run.metrics['epochs']} epochs at revision {', '.join(sorted(revisions[title]))}"
     return list(rows.values())
 
 
