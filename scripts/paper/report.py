@@ -60,16 +60,16 @@ NUMBERS = re.compile(r"[-+±\d.,/()% ]+(?:to [\d.]+)?")
 
 STYLE = """
 :root { color-scheme: light dark; }
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 0 auto; padding: 1rem; }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 76rem; margin: 0 auto; padding: 1rem; }
 h2 { margin-top: 2.5rem; border-bottom: 1px solid #8884; }
 h3 { overflow-wrap: anywhere; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-size: 0.85rem; font-variant-numeric: tabular-nums; }
-th, td { padding: 0.3rem 0.6rem; text-align: left; vertical-align: top; border-bottom: 1px solid #8883; }
-td { min-width: 5.5rem; }
+th, td { padding: 0.3rem 0.5rem; text-align: left; vertical-align: top; border-bottom: 1px solid #8883; }
+td { min-width: 4.5rem; }
 td.number { white-space: nowrap; min-width: 0; }
-th:first-child, td:first-child { min-width: 8rem; }
-td:last-child:not(.number) { min-width: 10rem; }
+th:first-child, td:first-child { min-width: 7.5rem; }
+td:last-child:not(.number) { min-width: 9rem; }
 tr.measured { background: #2a72 ; }
 tr.recorded { background: #27a2 ; }
 tr.cited { opacity: 0.8; font-style: italic; }

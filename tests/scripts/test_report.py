@@ -2,6 +2,7 @@
 
 import base64
 import io
+import itertools
 import re
 import shutil
 import subprocess
@@ -20,6 +21,8 @@ from tvae.io.image_file import write_image
 def page(tmp_path):
     outputs = tmp_path
     make_outputs(outputs)
+    for level, seed in itertools.product((15, 25, 50), range(3)):  # the widest rows that there are
+        make_run(outputs / "table1" / "slab" / f"noise={level},seed={seed}", 30.0 + seed)
     run = outputs / "table1" / "quick" / "noise=15.0,seed=0"
     rng = np.random.default_rng(0)
     for name in ("input.png", "restored.png", "uncertainty.png"):
@@ -70,7 +73,7 @@ def test_report_holds_tables_and_images_and_needs_no_network(page):
     assert all(link.startswith("data:image/png;base64,") for link in content.links)
     assert all(base64.b64decode(link.partition(",")[2]).startswith(b"\x89PNG") for link in content.links)
     assert not re.search(r"https?://|@import|url\(", text)
-    assert "7 runs: processor abacus; cores 2; tvae 0.1.0 (1234567)" in text
+    assert "16 runs: processor abacus; cores 2; tvae 0.1.0 (1234567)" in text
 
 
 def test_deep_images_are_not_black(page):

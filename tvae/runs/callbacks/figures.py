@@ -135,6 +135,7 @@ def draw_training(results: Results) -> Figure:
             axes.legend()
         references = [] if truth is None or name == "psnr" else [truth]  # the noisy image may be 15 dB below
         axes.set_ylim(shown_range(history, CURVES[name], references))
+        axes.ticklabel_format(useOffset=False)
         axes.set_xlabel("epoch")
         axes.set_title(TITLES[name])
     return figure
