@@ -5,8 +5,9 @@
 A piece of house (where it is not found, of camera) with noise of 25 grey levels, the same array for all. Everything
 takes turns in one run: BM3D by a Python call, told the noise (package `bm3d`; without it there are no ratios); each
 effort by a Python call on all threads and on one, the kernel being compiled; each effort as a command with the start of
-Python, whose files are written; and beside as many busy processes as there are cores BM3D and the calls again. Printed
-are medians over the rounds, the least and the greatest; ratios are those of the same round.
+Python, whose files are written; beside as many busy processes as there are cores all of that again; and the command
+with a picture of 64x64, up to its first line and as a whole. Printed are medians over the rounds, the least and the
+greatest; ratios are those of the same round.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import json
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
@@ -38,6 +40,8 @@ SIGMA = 25
 EFFORTS = ("fast", "default", "best")
 BM3D = "BM3D"
 BUSY = "beside busy processes: "
+SMALL = 64  # pixels along a side
+OF_SMALL = f"{SMALL}x{SMALL}, "
 
 
 def noisy_picture(side: int) -> np.ndarray:
@@ -64,19 +68,37 @@ def variants(noisy: np.ndarray, efforts: list[str], folder: Path) -> dict[str, C
             call = partial(tvae.denoise, noisy, effort=effort, threads=n_threads)
             found[f"{effort}, call, {_threads(n_threads)}"] = partial(seconds, call)
         found[f"{effort}, command"] = partial(seconds, partial(_command, noisy, effort, folder))
-    beside = [name for name in found if not name.endswith("command")]
-    return found | {f"{BUSY}{name}": partial(_beside, found[name]) for name in beside}
+    found |= {f"{BUSY}{name}": partial(_beside, work) for name, work in found.items()}
+    small = noisy_picture(SMALL)
+    found[f"{OF_SMALL}command, first line"] = partial(_first_line, small, folder)
+    found[f"{OF_SMALL}command"] = partial(seconds, partial(_command, small, "default", folder))
+    return found
 
 
 def _threads(n: int) -> str:
     return f"{n} thread" if n == 1 else f"{n} threads"
 
 
-def _command(noisy: np.ndarray, effort: str, folder: Path) -> None:
+def _words(noisy: np.ndarray, effort: str, folder: Path) -> list[str]:
     picture = folder / "noisy.png"
     Image.fromarray(noisy).save(picture)
     words = [f"image={picture}", f"effort={effort}", f"hydra.run.dir={folder / effort}", "restart=true"]
-    subprocess.run([sys.executable, "-m", "tvae.denoise", *words], check=True, capture_output=True)
+    return [sys.executable, "-m", "tvae.denoise", *words]
+
+
+def _command(noisy: np.ndarray, effort: str, folder: Path) -> None:
+    subprocess.run(_words(noisy, effort, folder), check=True, capture_output=True)
+
+
+def _first_line(noisy: np.ndarray, folder: Path) -> float:
+    """Seconds until the command says something; it is then waited for."""
+    words, started = _words(noisy, "default", folder), time.perf_counter()
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        process.stderr.readline()
+        passed = time.perf_counter() - started
+        process.stderr.read()
+    return passed
 
 
 def _beside(work: Callable[[], float]) -> float:
@@ -90,7 +112,8 @@ def table(found: dict[str, list[float]]) -> str:
     """Markdown: seconds, over BM3D's, and beside busy processes over quiet."""
     lines = ["| | seconds | over BM3D's | over quiet |", "|---|---|---|---|"]
     for name, values in found.items():
-        peer = found.get(f"{BUSY}{BM3D}" if name.startswith(BUSY) else BM3D)
+        is_small = name.startswith(OF_SMALL)  # another picture
+        peer = None if is_small else found.get(f"{BUSY}{BM3D}" if name.startswith(BUSY) else BM3D)
         quiet = found.get(name.removeprefix(BUSY)) if name.startswith(BUSY) else None
         cells = [ratios(values, other).text() if other else "" for other in (peer, quiet)]
         lines.append(f"| {name} | {Spread.of(values).text(2)} | {' | '.join(cells)} |")

@@ -2,6 +2,7 @@
 
 import math
 import resource
+import sys
 import time
 
 import pytest
@@ -170,13 +171,24 @@ def test_what_is_timed_of_a_restoration(monkeypatch, tmp_path):
     monkeypatch.setattr(restoring, "bm3d", lambda noisy, sigma: noisy)
     called = []
     monkeypatch.setattr(restoring.tvae, "denoise", lambda noisy, **options: called.append(options))
-    noisy = restoring.noisy_picture(48)
+    noisy = restoring.noisy_picture(256)
     assert noisy.std() > restoring.SIGMA
     found = restoring.variants(noisy, ["fast"], tmp_path)
     assert list(found)[:4] == ["BM3D", "fast, call, 1 thread", "fast, call, 2 threads", "fast, command"]
     assert [name for name in found if name.startswith(restoring.BUSY)] == [
-        f"{restoring.BUSY}{name}" for name in ("BM3D", "fast, call, 1 thread", "fast, call, 2 threads")
+        f"{restoring.BUSY}{name}" for name in ("BM3D", "fast, call, 1 thread", "fast, call, 2 threads", "fast, command")
     ]
+    assert list(found)[-2:] == ["64x64, command, first line", "64x64, command"]
+    told = restoring.table({"BM3D": [1.0], "64x64, command": [3.0]}).splitlines()
+    assert told[-1] == "| 64x64, command | 3.00 (3.00..3.00) |  |  |"
     assert found["fast, call, 2 threads"]() >= 0
     assert found[f"{restoring.BUSY}fast, call, 1 thread"]() >= 0
     assert called == [{"effort": "fast", "threads": 2}, {"effort": "fast", "threads": 1}]
+
+
+def test_the_first_line_comes_before_the_end(monkeypatch, tmp_path):
+    code = "import sys, time; print('a line', file=sys.stderr, flush=True); time.sleep(0.5)"
+    monkeypatch.setattr(restoring, "_words", lambda *_: [sys.executable, "-c", code])
+    started = time.perf_counter()
+    first = restoring._first_line(restoring.noisy_picture(8), tmp_path)
+    assert 0 < first < time.perf_counter() - started - 0.4
