@@ -1,4 +1,4 @@
-"""Several initialisations, of which the best is trained."""
+"""The start of training: its threads, and several initialisations, of which the best is trained."""
 
 import json
 
@@ -8,9 +8,11 @@ import torch
 
 import tvae
 from tests.conftest import load, small_config
+from tvae.backends.native.threads import WORTH_THREADS, n_threads_for
 from tvae.data.sets.bars import BarsConfig
 from tvae.errors import TrainingFailed
 from tvae.inference.streams import derive
+from tvae.runs import setup
 from tvae.runs.setup import make_fit, take_best_start
 
 BARS = ["dataset=bars", "dataset.n_points=60", "states.n_states=16", "epochs=2", "start_epochs=3"]
@@ -81,3 +83,19 @@ def test_what_it_does_not_go_with(command, other):
     status, told = command("train", *BARS, "n_starts=2", other)
     assert status == 2
     assert "n_starts=2: goes neither with init_from nor with states.memmap=true" in told
+
+
+@pytest.mark.parametrize(("threads", "for_kernel"), [(None, 2), (3, 3)])
+def test_data_are_prepared_on_one_thread_of_torch(monkeypatch, threads, for_kernel):
+    """The kernel has as many as were asked for, or else all."""
+    before, used = torch.get_num_threads(), []
+    monkeypatch.setattr(
+        setup, "prepare", lambda *_: used.append((torch.get_num_threads(), n_threads_for(WORTH_THREADS + 1)))
+    )
+    torch.set_num_threads(2)
+    try:
+        setup.prepared(small_config(threads=threads))
+        assert used == [(1, for_kernel)]
+        assert torch.get_num_threads() == for_kernel
+    finally:
+        torch.set_num_threads(before)

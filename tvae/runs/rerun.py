@@ -15,7 +15,7 @@ from hydra.core.hydra_config import HydraConfig
 
 from tvae.config.checks import read_config
 from tvae.config.paths_as_typed import change_paths
-from tvae.config.recipe import prepare, restoration_for
+from tvae.config.recipe import restoration_for
 from tvae.config.schema import FREE, Config
 from tvae.data.picture import check_missing
 from tvae.errors import UserError, refuse
@@ -27,6 +27,7 @@ from tvae.runs.log_lines import as_time
 from tvae.runs.result import check_kind, check_output, deliver, tell_result
 from tvae.runs.run_directory import claimed, data_problem, read_metrics, remove_made
 from tvae.runs.session import Session, train
+from tvae.runs.setup import prepared
 
 log = logging.getLogger("tvae.train")
 
@@ -62,7 +63,7 @@ def restore_run(config: Config, path: Path) -> dict[str, Any]:
     theirs.states.memmap = False
     theirs.device, theirs.threads, theirs.data_dir = config.device, config.threads, config.data_dir
     theirs.keep_known = config.task == "inpaint" and theirs.noise is None and theirs.corruption == "none"
-    theirs, dataset = ranks.in_turn(lambda: prepare(theirs))
+    theirs, dataset = ranks.in_turn(lambda: prepared(theirs))
     if dataset.picture is None:
         raise UserError(f"run={source}: was trained on {theirs.dataset.name}, which is not an image")
     changed = data_problem(source, theirs, dataset.fingerprint())

@@ -18,7 +18,7 @@ from typing import Any
 from torch import Tensor
 
 from tvae.backends.native.threads import own_settings
-from tvae.config.recipe import prepare, tell_choices
+from tvae.config.recipe import tell_choices
 from tvae.config.schema import Config
 from tvae.data.dataset import Dataset
 from tvae.data.picture import Picture
@@ -41,7 +41,7 @@ from tvae.runs.kept_bands import KeptBands
 from tvae.runs.log_lines import closing, log_to_file, opening, summary, tell_noise, warn_of_blind_patches
 from tvae.runs.result import SHOWN, check_kind, check_output, deliver, is_complete
 from tvae.runs.run_directory import check_ranks, claimed, read_metrics
-from tvae.runs.setup import make_fit, take_best_start
+from tvae.runs.setup import make_fit, prepared, take_best_start
 from tvae.runs.signals import Interrupted, Stop, StoppedEarly, queue_again, stop_on_signal
 from tvae.training.trainer import Epoch, Fit
 
@@ -61,7 +61,7 @@ def train(
     refuse(config.run is not None, f"run={config.run}: is for tvae.denoise and tvae.inpaint")
     if ranks.is_leader:
         check_output(config, path)
-    given, (config, dataset) = config, ranks.in_turn(lambda: prepare(config))
+    given, (config, dataset) = config, ranks.in_turn(lambda: prepared(config))
     config.working_dir = os.getcwd()
     fingerprint = dataset.fingerprint()
     check_source(config, dataset, path)
@@ -93,7 +93,7 @@ def train(
 def train_in_memory(config: Config, picture: Picture) -> Restored:
     """Train on a picture and restore it; nothing is written."""
     with own_settings():
-        given, (config, dataset) = config, prepare(config, picture)
+        given, (config, dataset) = config, prepared(config, picture)
         tell_choices(given, config)
         session = Session(config, dataset)
         session.try_starts()

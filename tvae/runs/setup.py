@@ -12,12 +12,14 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from tvae.backends import choose_backend
-from tvae.backends.native.threads import use_threads
+from tvae.backends.native.threads import torch_on_one_thread, use_threads
 from tvae.config.placement import choose_device, choose_threads
+from tvae.config.recipe import prepare
 from tvae.config.schema import Config
 from tvae.data.dataset import Dataset
 from tvae.data.mapped import MappedSets
@@ -32,6 +34,18 @@ from tvae.training.team import ALONE, Team
 from tvae.training.trainer import Fit
 
 log = logging.getLogger(__name__)
+
+
+def prepared(config: Config, opened: Any = None) -> tuple[Config, Dataset]:
+    """What `config.recipe.prepare` returns, torch working on one thread.
+
+    Noise is judged by decompositions of many small matrices, which on two threads take several times as long as soon as
+    another process is at work.
+    """
+    if config.threads is not None:
+        use_threads(config.threads)
+    with torch_on_one_thread():
+        return prepare(config, opened)
 
 
 def make_fit(

@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 from tvae.backends.native.threads import own_settings
 from tvae.config.checks import parse_config
 from tvae.config.paths_as_typed import as_written
-from tvae.config.recipe import prepare, tell_choices
+from tvae.config.recipe import tell_choices
 from tvae.config.schema import Config
 from tvae.data.picture import Picture
 from tvae.data.sets.image import ImageConfig
@@ -33,7 +33,7 @@ from tvae.runs.callbacks.progress import restoring
 from tvae.runs.distributed.ranks import Ranks
 from tvae.runs.run_directory import check_ranks
 from tvae.runs.session import Session
-from tvae.runs.setup import make_fit
+from tvae.runs.setup import make_fit, prepared
 
 N_ROUNDS = 3  # of E-steps for a picture that was not trained on
 
@@ -61,7 +61,7 @@ class Trained:
     def on(cls, config: Config, picture: Picture, ranks: Ranks = Ranks()) -> Trained:  # noqa: B008
         """Train on a picture or a stack."""
         with own_settings():
-            given, (config, dataset) = config, prepare(config, picture)
+            given, (config, dataset) = config, prepared(config, picture)
             check_ranks(config, dataset, dataset.fingerprint(), ranks)
             tell_choices(given, config)
             session = Session(config, dataset, None, ranks)
@@ -87,7 +87,7 @@ class Trained:
         refuse(n_channels != wanted, f"{n_channels} channels, but the model was trained on pictures with {wanted}")
         open_again = replace(options, train_stride=None)  # by the size of this picture
         with own_settings():
-            config, dataset = prepare(replace(self.config, dataset=open_again), picture)
+            config, dataset = prepared(replace(self.config, dataset=open_again), picture)
             check_ranks(config, dataset, dataset.fingerprint(), ranks)
             fit = make_fit(config, dataset, None, ranks, self.units)
             parameters = {name: value.to(fit.device) for name, value in self.model.parameters_by_name().items()}
