@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from composing import composed
+from composing import checked
 from hydra.core.config_store import ConfigStore
 from torch import nn
 from torch.distributions import Bernoulli as TorchBernoulli
@@ -263,9 +263,10 @@ def test_the_data_set_composes_and_trains(example, tmp_path):
     (tmp_path / "dataset").mkdir()
     (tmp_path / "dataset" / "waves.yaml").write_text(content)
     ConfigStore.instance().store(group="schema/dataset", name="waves", node=kind)
-    given = composed("dataset=waves", f"hydra.searchpath=[file://{tmp_path}]", "dataset.n_points=50").dataset
-    assert (given.name, given.n_points, given.standardise) == ("waves", 50, True)
-    config, dataset = prepare(small_config(dataset=kind(n_points=50, standardise=True)))
+    given = checked("dataset=waves", f"hydra.searchpath=[file://{tmp_path}]", "dataset.n_points=50")
+    assert (given.dataset.name, given.dataset.n_points, given.dataset.standardise) == ("waves", 50, True)
+    config, dataset = prepare(given)
+    assert (config.epochs, config.lr.max, config.model.n_latents) == (20, 0.01, 16)
     assert dataset.source.data.shape == (50, 64)
     elbos = [epoch.elbo for epoch in make_fit(config, dataset).epochs()]
     assert elbos[-1] > elbos[0]
