@@ -96,8 +96,7 @@ def main(words: list[str] | None = None) -> None:
             row |= {name: psnr(target, pixels, 255.0) for name, pixels in by_bm3d(noisy, model).items()}
             for name, kind in (("plain", "gaussian"), ("auto", "auto")):
                 started = time.monotonic()
-                given = noisy if noisy.shape[2] > 1 else noisy[..., 0]
-                restored = tvae.denoise(given, noise_model=kind, effort=options.effort)
+                restored = tvae.denoise(noisy, channel_axis=-1, noise_model=kind, effort=options.effort)
                 row[name] = psnr(target, restored.reshape(noisy.shape).astype(np.float64), 255.0)
                 seconds.append(time.monotonic() - started)
         rows[folder].append(row)

@@ -65,6 +65,18 @@ def test_noise_is_everywhere_and_texture_is_not():
     assert evenness(stripes[..., None], whole) < 0.7
 
 
+def test_a_few_clipped_values_do_not_exclude_a_block():
+    """Dark parts of a frame are clipped at zero here and there, and have the least structure."""
+    whole = np.ones((128, 128, 1), dtype=bool)
+    pixels = (25 + 12 * np.random.default_rng(7).standard_normal((128, 128, 1))).clip(min=0)
+    clipped = pixels == 0
+    assert 0.01 < clipped.mean() < 0.03
+    assert blocks_of(pixels, whole & ~clipped).side < 12
+    blocks = blocks_of(pixels, whole, clipped)
+    assert blocks.side == 12
+    assert blocks.line().variance.mean() == pytest.approx(144, rel=0.12)
+
+
 def test_blocks_get_smaller_where_much_is_missing():
     pixels = np.random.default_rng(5).standard_normal((128, 128, 1))
     known = np.random.default_rng(6).uniform(size=pixels.shape) > 0.3

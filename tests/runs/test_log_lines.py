@@ -130,9 +130,9 @@ def test_the_forecast_of_the_slab_model_tries_nothing(monkeypatch):
     config, dataset = prepare(given, picture)
     fit = make_fit(config, dataset)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
-    alone, rest = cost.epoch_seconds(fit), cost.seconds_by_states(config, fit, picture)
+    alone, rest = cost.training_seconds(fit), cost.seconds_by_states(config, fit, picture)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    assert alone / 2 < cost.epoch_seconds(fit) < alone
+    assert alone / 2 < cost.training_seconds(fit) < alone
     assert cost.seconds_by_states(config, fit, picture) == pytest.approx(rest / (1 + cost.THREADS_GAIN))
 
 

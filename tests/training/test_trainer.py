@@ -17,7 +17,7 @@ from tvae.model.vae import ModelConfig
 from tvae.runs.files import STATES
 from tvae.runs.setup import make_fit
 from tvae.training.points import InMemory, units_of
-from tvae.training.trainer import LrConfig
+from tvae.training.trainer import THINNED, LrConfig
 
 
 def test_training_raises_the_elbo():
@@ -74,8 +74,44 @@ def test_imputed_values_count_in_sigma2_if_that_is_wanted():
     interrupted = [r.sigma for r in first.epochs(lambda: next(asked) >= 1)]
     second.load_state_dict(first.state_dict())
     second.points.sets.tensor.copy_(first.points.sets.tensor)
-    assert 0 < second.batch < second.n_batches
+    assert 0 < second.batch < second.n_batches(second.epoch)
     assert interrupted + [r.sigma for r in second.epochs()] == sigmas[True]
+
+
+def test_thinned_epochs_visit_a_quarter_of_the_data_points_and_are_resumed():
+    """The last epoch visits all; an interruption in the middle of a thinned epoch changes nothing."""
+    config = small_config(epochs=4, batch_size=5, model=ModelConfig(n_latents=8, hidden=[], solver="exact"))
+    config.thinned_epochs = 3
+    dataset = load(config)
+
+    fit, visited = make_fit(config, dataset), []
+    visit = fit.visit
+
+    def counted(index, *others):
+        visited[-1].append(index)
+        visit(index, *others)
+
+    fit.visit = counted
+    visited.append([])
+    expected = []
+    for report in fit.epochs():
+        expected.append(report.elbo)
+        visited.append([])
+    per_epoch = [torch.cat(each).tolist() for each in visited[:4]]
+    n = dataset.source.n_points
+    assert [len(each) for each in per_epoch] == [math.ceil(n / THINNED)] * 3 + [n]
+    assert all(len(set(each)) == len(each) for each in per_epoch)
+    assert sorted(per_epoch[3]) == list(range(n))
+    assert per_epoch[0] != per_epoch[1]
+
+    asked = iter(range(10**6))
+    first, second = make_fit(config, dataset), make_fit(config, dataset)
+    interrupted = [report.elbo for report in first.epochs(lambda: next(asked) >= 4)]
+    second.load_state_dict(first.state_dict())
+    second.points.sets.tensor.copy_(first.points.sets.tensor)
+    assert second.batch > 0
+    assert second.epoch < 3
+    assert interrupted + [report.elbo for report in second.epochs()] == expected
 
 
 def test_states_in_a_file_are_the_same_states(tmp_path):

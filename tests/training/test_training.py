@@ -34,7 +34,7 @@ def slow_training(config, dataset):
     model = fit.model.double()
     sets = [[tuple(z) for z in unpack(rows, n_latents, torch.int64).tolist()] for rows in fit.points.sets.tensor]
     optimiser = torch.optim.Adam(model.decoder.parameters(), lr=config.lr.min)
-    schedule = make_schedule(optimiser, config.lr, fit.n_batches, config.epochs)
+    schedule = make_schedule(optimiser, config.lr, fit.n_batches(0), config.epochs)
     elbos = []
     for epoch in range(config.epochs):
         total, active, error = 0.0, torch.zeros(n_latents, dtype=torch.float64), 0.0

@@ -204,6 +204,12 @@ def inconsistencies(config: Config) -> list[str]:
         "model.solver=exact: needs a linear decoder (model=linear)": (
             model.solver == "exact" and (model.decoder != "mlp" or model.hidden != [])
         ),
+        f"thinned_epochs={config.thinned_epochs}: needs model.solver=exact": (
+            bool(config.thinned_epochs) and model.solver == "adam"
+        ),
+        f"thinned_epochs={config.thinned_epochs}: must be below epochs={config.epochs}": (
+            bool(config.thinned_epochs) and config.epochs is not None and config.thinned_epochs >= config.epochs
+        ),
         "model.counts_imputed=true: needs model.impute=true, model.solver=adam and model.likelihood=gaussian": (
             model.counts_imputed
             and (model.impute is False or model.solver == "exact" or model.likelihood not in (None, "gaussian"))

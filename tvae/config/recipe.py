@@ -58,7 +58,12 @@ def complete(config: Config, opened: Any) -> Config:
     assert model.n_latents is not None
     hidden = [model.n_latents] if model.hidden is None else model.hidden
     size = completed.batch_size or batch_size_for(completed)
-    completed = replace(completed, model=replace(model, hidden=hidden), batch_size=size)
+    completed = replace(
+        completed,
+        model=replace(model, hidden=hidden),
+        batch_size=size,
+        thinned_epochs=completed.thinned_epochs or 0,
+    )
     problems = inconsistencies(completed)
     if problems:
         raise UserError(*problems)

@@ -27,6 +27,7 @@ SIDES = 12, 8, 4, 2  # pixels along a side of a block; the first with enough who
 BLOCKS_MIN, BLOCKS_MAX = 200, 20_000
 LAGS = 6
 LOWEST = 1  # cosines i, j with i + j up to this do not count; of blocks below 8 pixels only the mean does not
+CLIPPED = 0.05  # share of clipped values in a block, with which white noise has 0.92 of its variance
 FLAT, FLAT_MIN = 0.03, 20  # share of the blocks that count as flat; so many at least
 ROUNDS = 4
 SMALL = 0.02  # of the mean power: errors of smaller ones count as those of it
@@ -177,8 +178,11 @@ def fit_line(mean: np.ndarray, variance: np.ndarray) -> Line:
     return Line(float(gain), float(offset), mean, variance)
 
 
-def blocks_of(pixels: np.ndarray, usable: np.ndarray) -> Blocks | None:
-    """Blocks of an image (H, W, C) in which all is `usable` (H, W, C); None: there are too few."""
+def blocks_of(pixels: np.ndarray, usable: np.ndarray, clipped: np.ndarray | None = None) -> Blocks | None:
+    """Blocks of an image (H, W, C) in which all is `usable` (H, W, C), and hardly anything `clipped` (H, W, C).
+
+    None: there are too few.
+    """
     height, width = pixels.shape[:2]
     for side in SIDES:
         if side > min(height, width):
@@ -186,6 +190,8 @@ def blocks_of(pixels: np.ndarray, usable: np.ndarray) -> Blocks | None:
         stride = max(side // 4, math.ceil(math.sqrt(height * width / BLOCKS_MAX)), 1)
         cut = lambda x: np.lib.stride_tricks.sliding_window_view(x, (side, side), axis=(0, 1))[::stride, ::stride]  # noqa: B023, E731
         is_whole = cut(usable).all((2, 3, 4))
+        if clipped is not None:
+            is_whole &= cut(clipped).mean((2, 3, 4)) <= CLIPPED
         if is_whole.sum() >= BLOCKS_MIN:
             blocks, rows = cut(pixels)[is_whole], cosines(side)
             return Blocks(blocks.mean((2, 3)), rows @ blocks @ rows.T)

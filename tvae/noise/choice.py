@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -102,10 +103,11 @@ def judge(picture: Picture, kind: str) -> tuple[NoiseModel, Treatment | None] | 
         picture.noisy if known.all() else replace_outliers(picture.noisy, ~known), rough, step, picture.grey_range
     )
     dither = step * np.random.default_rng(0).uniform(-0.5, 0.5, picture.noisy.shape)
-    usable = known & ~outliers  # isolated pixels say nothing of the noise around them
-    trial = Trial.of(picture.noisy + dither, usable, picture.n_pages)
-    usable = usable & ~_clipped(picture.noisy, known, rough, step)
-    blocks = None if trial is None else blocks_of(trial.pixels, usable)
+    whole = known & ~outliers  # isolated pixels say nothing of the noise around them
+    trial = Trial.of(picture.noisy + dither, whole, picture.n_pages)
+    clipped = _clipped(picture.noisy, known, rough, step)
+    blocks_in, usable = partial(blocks_of, usable=whole, clipped=clipped), whole & ~clipped
+    blocks = None if trial is None else blocks_in(trial.pixels)
     if trial is None or blocks is None:
         return None
     line, even = blocks.line(), evenness(trial.pixels, usable)
@@ -116,7 +118,7 @@ def judge(picture: Picture, kind: str) -> tuple[NoiseModel, Treatment | None] | 
     if kind == "gaussian" or (kind == "auto" and even < EVENNESS_MIN):
         candidates: list[Candidate] = []
     else:
-        candidates = list(_candidates(trial, blocks, line, usable, found[0], kind))
+        candidates = list(_candidates(trial, blocks_in, line, usable, found[0], kind))
     found += candidates
     wanted = found if kind == "auto" else [each for each in found if each.kind == kind]
     if not wanted:
@@ -151,7 +153,12 @@ def judge(picture: Picture, kind: str) -> tuple[NoiseModel, Treatment | None] | 
 
 
 def _candidates(
-    trial: Trial, blocks: Blocks, line: Line, usable: np.ndarray, white: Candidate, kind: str
+    trial: Trial,
+    blocks_in: Callable[[np.ndarray], Blocks | None],
+    line: Line,
+    usable: np.ndarray,
+    white: Candidate,
+    kind: str,
 ) -> list[Candidate]:
     """Fit all candidates but white noise of one level; the covariance is that after the transform, if any."""
     found: list[Candidate] = []
@@ -165,7 +172,7 @@ def _candidates(
         return found
     is_stabilised = bool(found) and found[0].nats > white.nats + MARGIN
     step, used = (found[0].step, found[0].line) if is_stabilised else (None, None)
-    of_step = blocks if step is None else blocks_of(step.injective(trial.pixels), usable)
+    of_step = blocks_in(trial.pixels if step is None else step.injective(trial.pixels))
     assert of_step is not None  # as many as before
     table = of_step.autocovariance()
     levels = np.sqrt(np.einsum("aakl->akl", table)[:, 0, 0].clip(min=np.finfo(float).tiny))

@@ -63,16 +63,17 @@ def seconds_by_states(config: Config, fit: Fit, picture: Picture) -> float:
     return e_step_seconds(fit) * n_patches / fit.team.size
 
 
-def epoch_seconds(fit: Fit) -> float:
-    """Seconds of an epoch of training."""
-    n_points = fit.n_batches * math.ceil(fit.batch_size / fit.team.size)
+def training_seconds(fit: Fit) -> float:
+    """Seconds of the epochs that are left."""
+    epochs = range(fit.epoch, fit.n_epochs)
     if not _is_by_formula(fit):
+        n_points = sum(map(fit.n_batches, epochs)) * math.ceil(fit.batch_size / fit.team.size)
         return 2 * e_step_seconds(fit) * n_points  # the rest of a visit takes about as long as its E-step
-    n_points, n_latents, n_values = fit.points.n_points, fit.model.n_latents, fit.points.n_values
+    n_points, n_latents, n_values = sum(map(fit.n_visited, epochs)), fit.model.n_latents, fit.points.n_values
     visits = n_points * (_seconds_of_point(fit) + VISIT + BY_SQUARE * n_values**2) / n_at_work(fit)
     prior = fit.model.prior
     n_cells = len(prior.local) if isinstance(prior, Local) else 1
-    return slowness() * (visits + BY_CUBE * n_latents * n_values**3 + BY_CELL * n_cells * n_latents)
+    return slowness() * (visits + len(epochs) * (BY_CUBE * n_latents * n_values**3 + BY_CELL * n_cells * n_latents))
 
 
 def _is_by_formula(fit: Fit) -> bool:

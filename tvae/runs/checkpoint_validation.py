@@ -25,7 +25,9 @@ def check_fit(fit: Fit, saved: dict[str, Any]) -> None:
     """Raise `ValueError` unless `saved` can be the `state_dict` of such a fit, at some place of its training."""
     epoch, batch = saved["epoch"], saved["batch"]
     _check(type(epoch) is int and 0 <= epoch <= fit.n_epochs, f"epoch {epoch!r} of {fit.n_epochs}")
-    _check(type(batch) is int and 0 <= batch < max(1, fit.n_batches), f"batch {batch!r} of {fit.n_batches}")
+    _check(
+        type(batch) is int and 0 <= batch < max(1, fit.n_batches(epoch)), f"batch {batch!r} of {fit.n_batches(epoch)}"
+    )
     _check_number(saved["seconds"], "seconds")
     mean, std = saved["units"]
     for value, mine in ((mean, fit.units.mean), (std, fit.units.std)):
@@ -36,7 +38,7 @@ def check_fit(fit: Fit, saved: dict[str, Any]) -> None:
         for name, mine_ in fit.totals.sums.items():
             _check_tensor(sums[name], name, tuple(mine_.shape))
     _check_optimiser(fit, saved["optimiser"])
-    n_steps = 0 if fit.is_exact else epoch * fit.n_batches + batch
+    n_steps = 0 if fit.is_exact else epoch * fit.n_batches(epoch) + batch
     _check(saved["schedule"]["last_epoch"] == n_steps, f"a schedule after {saved['schedule']['last_epoch']!r} steps")
     for rate in saved["schedule"]["_last_lr"]:
         _check_number(rate, "learning rate")

@@ -19,7 +19,7 @@ from tvae.config.schema import Config
 from tvae.data.dataset import Dataset
 from tvae.data.picture import Picture, in_units, size_of
 from tvae.data.sets.image import ImageConfig
-from tvae.restoration.cost import ENDING, epoch_seconds, seconds_by_states, slowness, stages
+from tvae.restoration.cost import ENDING, seconds_by_states, slowness, stages, training_seconds
 from tvae.restoration.memory import bytes_needed
 from tvae.restoration.posterior_mean import Restored
 from tvae.training.trainer import Fit
@@ -54,12 +54,12 @@ def opening(config: Config, fit: Fit, dataset: Dataset) -> str:
     if picture is None or not isinstance(options, ImageConfig):
         what = f"{options.name}: {fit.points.n_points} data points of {dataset.source.n_values} values"
         patches = ""
-        seconds = (fit.n_epochs - fit.epoch) * epoch_seconds(fit)
+        seconds = training_seconds(fit)
     else:
         noise = in_units(picture.noise, picture.image)
         what = f"{config.image or options.name}: {_shown(picture)}, noise about {noise}"
         patches = f"patches of {options.patch_size}x{options.patch_size}, "
-        seconds = (fit.n_epochs - fit.epoch) * epoch_seconds(fit) + _restoration_seconds(config, fit, picture)
+        seconds = training_seconds(fit) + _restoration_seconds(config, fit, picture)
     epochs = f"{fit.n_epochs} epochs" if fit.epoch == 0 else f"{fit.n_epochs - fit.epoch} of {fit.n_epochs} epochs left"
     model = f"{patches}{fit.model.n_latents} latents, {epochs}"
     memory = bytes_needed(config, dataset, has_states=True) / 2**30

@@ -44,6 +44,7 @@ ASK_EVERY = 50  # minibatches
 BATCH = 32  # data points in a minibatch by default
 MOMENT = 0.05  # seconds that one call of the backend may take: it cannot be stopped meanwhile
 MOST_AT_ONCE = 64  # minibatches in one call
+THINNED = 4  # one in so many data points is visited in thinned epochs
 
 
 @dataclass
@@ -75,6 +76,9 @@ class FitConfig:
     ea: EaConfig = field(default_factory=EaConfig)
     lr: LrConfig = field(default_factory=LrConfig)
     epochs: Optional[int] = option(None, "visits of all data points; null: by the data", ge=1)
+    thinned_epochs: Optional[int] = option(
+        None, f"epochs at the start that visit one in {THINNED} data points; null: 0, of images by their size", ge=0
+    )
     batch_size: Optional[int] = option(None, "data points in a minibatch; null: by the device", ge=1)
     prune: float = option(1e-3, "share of q left out of the M-step, 0: exact", ge=0, lt=1)
     seed: int = option(0, "seed of weights, initial states and search", ge=0, for_arrays=False)
@@ -111,9 +115,10 @@ class Fit:
         self.points, self.held_out = points, held_out
         self.device = model.pi.device
         self.n_epochs, self.batch_size = config.epochs, config.batch_size or BATCH
-        self.n_batches = math.ceil(points.n_points / self.batch_size)
         self.optimiser = backend.optimiser(model.parameters(), config.lr.start)
-        self.schedule = make_schedule(self.optimiser, config.lr, self.n_batches, self.n_epochs)
+        self.schedule = make_schedule(
+            self.optimiser, config.lr, math.ceil(points.n_points / self.batch_size), self.n_epochs
+        )
         self.epoch = 0  # epochs done
         self.batch = 0  # batches done in the epoch under way
         self.seconds = 0.0  # spent in the epoch under way
@@ -126,6 +131,14 @@ class Fit:
         """True if the decoder is solved for once an epoch, not trained by Adam."""
         return self.config.model.solver == "exact"
 
+    def n_visited(self, epoch: int) -> int:
+        """Data points that this epoch visits, on all ranks."""
+        is_thinned = epoch < (self.config.thinned_epochs or 0)
+        return math.ceil(self.points.n_points / THINNED) if is_thinned else self.points.n_points
+
+    def n_batches(self, epoch: int) -> int:
+        return math.ceil(self.n_visited(epoch) / self.batch_size)
+
     def _new_totals(self) -> Totals:
         return Totals(self.model, self.is_exact, self.points.is_masked, self.config.model.counts_imputed)
 
@@ -136,15 +149,16 @@ class Fit:
             started = time.perf_counter()
             seed = derive(self.config.seed, "search", self.epoch)
             order, ends = self._order()
+            n_visited, n_batches = self.n_visited(self.epoch), self.n_batches(self.epoch)
             with self.backend.at_work():
-                while self.batch < self.n_batches and not self._stops(stop()):
-                    n = min(self.pace.n_at_once, self.n_batches - self.batch)
+                while self.batch < n_batches and not self._stops(stop()):
+                    n = min(self.pace.n_at_once, n_batches - self.batch)
                     index = order[ends[self.batch] : ends[self.batch + n]]
                     with self.pace.kept():
-                        self.visit(index, seed, min(n * size, self.points.n_points - self.batch * size))
+                        self.visit(index, seed, min(n * size, n_visited - self.batch * size))
                     self.batch += n
             self.seconds += time.perf_counter() - started
-            if self.batch < self.n_batches:
+            if self.batch < n_batches:
                 return
             with self.backend.at_work():
                 report = self.finish_epoch()
@@ -166,18 +180,18 @@ class Fit:
 
     def _order(self) -> tuple[Tensor, Tensor]:
         """This epoch's order of this rank's data points, and where among them each minibatch ends, after a zero."""
-        size, own, n_points = self.batch_size, self.points.own, self.points.n_points
+        size, own, n_points = self.batch_size, self.points.own, self.n_visited(self.epoch)
+        order = torch.arange(self.points.n_points)
+        if not self.is_exact or n_points < len(order):
+            order = torch.randperm(len(order), generator=generator(self.config.seed, "order", self.epoch))[:n_points]
         if self.is_exact:  # any order will do, and neighbours try the same latents
-            order = torch.arange(n_points)
-        else:
-            order = torch.randperm(n_points, generator=generator(self.config.seed, "order", self.epoch))
+            order = order.sort().values
+        ends = (torch.arange(self.n_batches(self.epoch) + 1) * size).clamp(max=n_points)
         if self.team.is_alone:
-            ends = (torch.arange(self.n_batches + 1) * size).clamp(max=n_points)
             return order.to(self.device), ends
         is_own = (order >= own.start) & (order < own.stop)
         n_before = torch.nn.functional.pad(is_own.cumsum(0), (1, 0))
-        ends = n_before[(torch.arange(self.n_batches + 1) * size).clamp(max=n_points)]
-        return (order[is_own] - own.start).to(self.device), ends
+        return (order[is_own] - own.start).to(self.device), n_before[ends]
 
     def visit(self, index: Tensor, seed: int, n_in_batch: int) -> None:
         """One minibatch: the E-step of its data points, then a step of Adam. Or several at once, if the backend can.

@@ -62,14 +62,15 @@ class SlabSize:
 SLAB_SIZES = (SlabSize(8, 6, 200, 16), SlabSize(8, 6, 200, 12), SlabSize(12, 6, 150, 8))  # below 20, 35, above
 # For correlated noise, whose slow part needs large patches, unless the bound asked for much detail (docs/noise.md).
 SLAB_OF_SLOW, SLAB_OF_DETAIL, MUCH_DETAIL = SlabSize(12, 8, 60, 16), SlabSize(10, 6, 150, 24), 0.02
-SLAB_EPOCHS = {"train": 25, "fast": 8, "default": 12, "best": 16}
-SLAB_STRIDE = {"train": 1, "fast": 2, "default": 1, "best": 1}  # between the patches trained on; all are restored
-N_THINNED = 15_000  # patches; of fewer all are trained on
+# Epochs, and how many of them are thinned: all patches count for the parameters, but the first epochs need only some.
+SLAB_EPOCHS = {"train": (25, 0), "fast": (7, 6), "default": (12, 0), "best": (16, 0)}
+SLAB_PATCHES_MAX = 600_000  # as PATCHES_MAX
+N_LARGE = 100_000  # patches; of more two thirds of the epochs are thinned, but those of `train`
 SLAB_CANDIDATES = 40
 # Pictures whose known pixels are exact (docs/quality.md). Directions of different latents are told apart by what is
 # known of a patch, which is little: one latent is on.
 FILLED_SIZE = SlabSize(10, 6, 200, 16)
-FILLED_EPOCHS = {"train": 12, "fast": 3, "default": 5, "best": 8}
+FILLED_EPOCHS = {"train": (12, 0), "fast": (3, 2), "default": (5, 0), "best": (8, 0)}
 FILLED_CANDIDATES = 10
 SIGMA_OF_ROUNDING = 12**-0.5  # grey levels of 0..255: what whole numbers leave of a picture without noise
 SIGMA_OF_KNOWN = 2.0  # grey levels of 0..255
@@ -160,8 +161,13 @@ class ImageConfig(DatasetConfig):
         patch_size = self.patch_size or min(size.patch_size_of_colour if is_colour else size.patch_size, *sides)
         n_places = math.prod(max(1, side - patch_size + 1) for side in sides) * opened.n_pages
         kind = "train" if config.restoration.method == "posterior_mean" else config.effort
-        thinned = SLAB_STRIDE[kind] if n_places > N_THINNED else 1
-        train_stride = self.train_stride or max(thinned, math.ceil(math.sqrt(n_places / PATCHES_MAX)))
+        n_most = PATCHES_MAX if is_exact else SLAB_PATCHES_MAX
+        train_stride = self.train_stride or math.ceil(math.sqrt(n_places / n_most))
+        epochs, n_thinned = (FILLED_EPOCHS if is_exact else SLAB_EPOCHS)[kind]
+        if n_places / train_stride**2 > N_LARGE and kind != "train":
+            n_thinned = max(n_thinned, 2 * epochs // 3)
+        epochs = config.epochs or epochs
+        n_thinned = min(n_thinned, epochs - 1) if config.thinned_epochs is None else config.thinned_epochs
         least = max(2, math.ceil(math.log2(config.states.n_states or 1)))
         n_latents = model.n_latents or max(least, min(size.n_latents, round(n_places / train_stride**2 / N_PER_LATENT)))
         rank = max(1, min(size.rank, patch_size**2 * opened.noisy.shape[2] - 1))
@@ -181,7 +187,8 @@ class ImageConfig(DatasetConfig):
             ),
             lr=fill(config.lr, max=0.005),
             batch_size=config.batch_size or SLAB_BATCH,
-            epochs=config.epochs or (FILLED_EPOCHS if is_exact else SLAB_EPOCHS)[kind],
+            epochs=epochs,
+            thinned_epochs=n_thinned,
             keep_known=keeps_known,
         )  # fmt: skip
 

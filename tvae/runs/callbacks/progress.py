@@ -67,7 +67,7 @@ class Training(Stage):
 
     def moves(self) -> bool:
         """Move the bar; always returns False, so that it can be called as a condition to stop."""
-        self.move(self.fit.epoch + self.fit.batch / self.fit.n_batches)
+        self.move(self.fit.epoch + self.fit.batch / self.fit.n_batches(self.fit.epoch))
         return False
 
     def end_epoch(self, row: dict[str, Any]) -> None:
