@@ -4,10 +4,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tifffile
 
 from tests.processes import SMALL
 from tests.tiny import TINY, tiny_picture
+from tvae.data.picture import Picture
 from tvae.io.image_file import write_image, write_tiff
+from tvae.io.stack_file import read_picture
 
 pytestmark = pytest.mark.usefixtures("_no_figures")
 
@@ -77,6 +80,16 @@ def test_type_and_shape_of_the_file_count(command, changed):
     assert (code, out.count("\n")) == (2, 1), out
     assert "/run: the picture has changed since that run (image=a.npy)" in out
     assert contents("run") == before
+
+
+@pytest.mark.usefixtures("in_folder")
+def test_what_alpha_is_declared_to_be_counts():
+    found = set()
+    for kind in ("unassalpha", "assocalpha", "unspecified"):
+        tifffile.imwrite("a.tif", np.dstack([PICTURE, PICTURE // 2]), photometric="minisblack", extrasamples=[kind])
+        image = read_picture("a.tif")
+        found.add(Picture(image, image.pixels).fingerprint())
+    assert len(found) == 3
 
 
 def test_a_changed_map_of_the_noise_counts(command):
