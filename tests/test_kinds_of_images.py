@@ -142,3 +142,8 @@ def test_types_are_shipped(tmp_path):
     assert "Tensor" in told[2]
     assert "float" in told[3]
     assert "list[dict" in told[4]
+
+
+def test_lists_that_are_no_array_are_called_by_the_name_of_the_argument():
+    with pytest.raises(TypeError, match=r"^image: must be an array \("):
+        tvae.denoise([[1, 2], [3]])

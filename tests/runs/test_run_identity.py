@@ -1,5 +1,6 @@
 """Identity of a run directory: the given options, the command, and the data."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -170,6 +171,17 @@ def test_a_fingerprint_that_cannot_be_read(command, content):
     code, out = command("train", *options)
     assert (code, out.count("\n")) == (2, 1)
     assert "its data.sha256 cannot be read, so it is not known whether the data are still the same" in out
+
+
+@pytest.mark.timeout(60)
+def test_a_pipe_in_the_place_of_the_fingerprint(command):
+    write_image(Path("a.png"), PICTURE)
+    command.ok("denoise", "image=a.png", *TINY, "hydra.run.dir=run")
+    Path("run/data.sha256").unlink()
+    os.mkfifo("run/data.sha256")
+    code, out = command("denoise", "run=run", "hydra.run.dir=again")
+    assert (code, out.count("\n")) == (2, 1)
+    assert "its data.sha256 cannot be read" in out
 
 
 @pytest.mark.parametrize("word", ["effort=best", "effort=fast", "restoration=nonlocal", "keep_known=true"])
