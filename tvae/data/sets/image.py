@@ -71,7 +71,8 @@ SLAB_CANDIDATES = 40
 FILLED_SIZE = SlabSize(10, 6, 200, 16)
 FILLED_EPOCHS = {"train": 12, "fast": 3, "default": 5, "best": 8}
 FILLED_CANDIDATES = 10
-SIGMA_OF_ROUNDING = 12**-0.5  # grey levels of 0..255: what whole numbers leave of a picture without noise
+SIGMA_OF_ROUNDING = 12**-0.5  # steps: what whole numbers leave of a picture without noise
+N_STEPS_MAX = 4095  # from black to white: of finer ones the sums of squares lose too much in single precision
 SIGMA_OF_KNOWN = 2.0  # grey levels of 0..255
 SLAB_BATCH = 65_536  # the M-step is exact, once an epoch: minibatches only divide the work
 N_PER_LATENT = 100  # patches that a latent needs, on average
@@ -152,7 +153,7 @@ class ImageConfig(DatasetConfig):
             sigma, size = SIGMA_OF_KNOWN * seen.grey_range / 255, FILLED_SIZE
         else:
             sigma = seen.noise if told is None else told
-            sigma = max(sigma, SIGMA_OF_ROUNDING * seen.grey_range / 255) if told is None else sigma
+            sigma = max(sigma, SIGMA_OF_ROUNDING * _step(seen)) if told is None else sigma
             size = SLAB_SIZES[bisect([20, 35], sigma * 255 / seen.grey_range)]
             if seen.covariance is not None:
                 size = SLAB_OF_DETAIL if seen.covariance.detail > MUCH_DETAIL else SLAB_OF_SLOW
@@ -223,6 +224,13 @@ class ImageConfig(DatasetConfig):
             + corruption_problems(config)
             + [problem for problem, is_wrong in wrong.items() if is_wrong]
         )
+
+
+def _step(picture: Picture) -> float:
+    """The least difference between values that counts: of 255 in a range, or of more in integers of more bits."""
+    is_deep = picture.image.dtype.kind in "iu" and picture.image.dtype.itemsize > 1
+    n_steps = min(max(picture.grey_range, 255), N_STEPS_MAX) if is_deep else 255
+    return picture.grey_range / n_steps
 
 
 def _epochs(config: DataConfig, n_points: float) -> int:
