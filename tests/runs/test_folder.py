@@ -52,6 +52,7 @@ def test_every_picture_of_a_folder(folder, command):
     code, out = command("denoise", *words)
     assert code == 1
     assert "2 of 3 pictures are done" in out
+    assert "/run/results.html; these failed:" in out
     assert out.rstrip().splitlines()[-1].strip().startswith("aa.png: ")
     rows = table(Path("run/results.csv"))
     assert {name: row["status"] for name, row in rows.items()} == {
