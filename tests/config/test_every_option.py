@@ -102,3 +102,5 @@ def test_the_output_by_its_letter(command):
     assert read_image("b.png").pixels.shape == (24, 24, 1)
     code, out = command("denoise", "a.png", "-o")
     assert (code, out) == (2, "error: -o: no file was given\n")
+    code, out = command("denoise", "a.png", "-o", "b.png", "-o", "c.png")
+    assert (code, out) == (2, "error: -o: is given more than once\n")

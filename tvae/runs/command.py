@@ -184,6 +184,7 @@ def _with_output(words: list[str]) -> list[str]:
         return words
     place = words.index("-o")
     refuse(place + 1 == len(words), "-o: no file was given")
+    refuse("-o" in words[place + 1 :], "-o: is given more than once")
     return [*words[:place], f"output={words[place + 1]}", *words[place + 2 :]]
 
 

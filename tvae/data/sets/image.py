@@ -204,10 +204,11 @@ class ImageConfig(DatasetConfig):
             "image: no value was given; dataset=file needs it": self.name == "file" and config.image is None,
             f"axes={config.axes}: goes with image=FILE": config.axes is not None and config.image is None,
             f"pages={config.pages}: goes with image=FILE": config.pages is not None and config.image is None,
-            f"sigma={config.sigma}: is of white noise; it goes neither with sigma_map nor with "
-            f"noise_model={config.noise_model}": (
-                config.sigma is not None
-                and (config.sigma_map is not None or config.noise_model not in ("auto", "gaussian"))
+            f"sigma={config.sigma}: is of white noise; it does not go with sigma_map": (
+                config.sigma is not None and config.sigma_map is not None
+            ),
+            f"sigma={config.sigma}: is of white noise; it does not go with noise_model={config.noise_model}": (
+                config.sigma is not None and config.noise_model not in ("auto", "gaussian")
             ),
             f"missing_per={config.missing_per}: goes with missing=FRACTION": (
                 config.missing_per != "pixel" and config.missing is None
