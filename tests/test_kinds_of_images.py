@@ -142,3 +142,17 @@ def test_types_are_shipped(tmp_path):
     assert "Tensor" in told[2]
     assert "float" in told[3]
     assert "list[dict" in told[4]
+
+
+def test_lists_that_are_no_array_are_called_by_the_name_of_the_argument():
+    with pytest.raises(TypeError, match=r"^image: must be an array \("):
+        tvae.denoise([[1, 2], [3]])
+
+
+def test_the_noise_of_a_dark_16_bit_picture_with_hot_pixels():
+    """Hot pixels make the range that of the type; the least level to be told is not a 255th of it."""
+    rows, columns = np.mgrid[:64, :64]
+    noisy = 300 + 120 * np.sin(columns / 9) * np.cos(rows / 11) + np.random.default_rng(0).normal(0, 15, rows.shape)
+    noisy[[5, 40], [9, 50]] = 60000
+    model = tvae.fit(noisy.round().astype(np.uint16), noise_model="gaussian", effort="fast", epochs=2, threads=1)
+    assert model.sigma == pytest.approx(15, rel=0.2)

@@ -71,7 +71,10 @@ def _as_array(given: Any, name: str) -> NDArray[Any]:
         raise TypeError(f"{name}: a PIL image of mode {given.mode}; convert it to one of {', '.join(PIL_MODES)}")
     if isinstance(given, Tensor):
         return (given.float() if given.dtype is torch.bfloat16 else given).detach().cpu().numpy()
-    return given if np.ma.isMaskedArray(given) else np.asarray(given)
+    try:
+        return given if np.ma.isMaskedArray(given) else np.asarray(given)
+    except ValueError as error:  # lists of other lengths
+        raise TypeError(f"{name}: must be an array ({error})") from None
 
 
 def _in_kind(array: NDArray[Any], given: Any) -> Any:

@@ -7,12 +7,12 @@ from omegaconf import DictConfig
 
 from tvae.config.schema import conf_dir
 from tvae.runs import command
-from tvae.runs.session import train
+from tvae.runs.pictures import train_on_any
 
 
 @hydra.main(version_base="1.3", config_path=conf_dir(), config_name="config")
 def job(cfg: DictConfig) -> None:
-    command.run(train, cfg)
+    command.run(train_on_any, cfg)
 
 
 def main() -> None:

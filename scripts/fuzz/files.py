@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ import tvae
 from scripts.fuzz.attempts import TASKS, Attempt, Call, arrays
 from scripts.fuzz.world import TINY, World
 from tvae.io.image_file import read_image
+from tvae.io.stack_file import read_picture
+from tvae.runs.result import result_file
 
 N_CALLS = 4  # at once
 NOTES = ((b'SizeZ="3"', b'SizeZ="%d"'), (b"images=3", b"images=%d"), (b"slices=3", b"slices=%d"))
@@ -52,14 +55,36 @@ def by_changed_pictures(draw: st.DrawFn) -> Attempt:
     return Changed("denoise", words, "changing", apply, kind=draw(st.sampled_from(("uint16", "float32", "shape"))))
 
 
+@dataclass(frozen=True)
+class Declared(Attempt):
+    """A file that may have been cut off, or hold other pages than it declares: no value may be lost without a word."""
+
+    n_values: int = 0
+    is_wrong: bool = False
+
+    def run(self, world: World) -> Any:
+        code = super().run(world)
+        if code == 0:
+            found = result_file(world.folder / self.directory)
+            assert not self.is_wrong, "a file that holds other pages than it declares is restored"
+            assert found is not None
+            assert read_picture(found).pixels.size == self.n_values, "a part of the file is missing"
+        return code
+
+
 @st.composite
 def by_declarations(draw: st.DrawFn) -> Attempt:
-    """TIFF files with channels, planes and alpha of all kinds, and notes of more or fewer pages than there are."""
+    """TIFF files with channels, planes and alpha of all kinds, with notes of other pages than there are, or cut off."""
     rng, n_channels = np.random.default_rng(draw(st.integers(0, 9))), draw(st.integers(1, 5))
     kind, is_planar = draw(st.sampled_from(("unspecified", "assocalpha", "unassalpha"))), draw(st.booleans())
-    n_claimed, program = draw(st.integers(1, 9)), draw(st.sampled_from((None, "imagej", "ome")))
+    program = draw(st.sampled_from((None, "imagej", "ome")))
+    n_claimed, share = draw(st.sampled_from((3, 3, 3, 1, 2, 4, 9))), draw(st.sampled_from((1, 1, 1, 0.5, 0.7, 0.9)))
     orientation, dtype = draw(st.integers(0, 9)), draw(st.sampled_from(("uint8", "uint16", "float32")))
     tag = (274, "H", 1, orientation, False)
+
+    def cut(path: Path) -> None:
+        content = path.read_bytes()
+        path.write_bytes(content[: round(share * len(content))])
 
     def apply(world: World) -> None:
         path = world.folder / "declared.tif"
@@ -72,6 +97,7 @@ def by_declarations(draw: st.DrawFn) -> Attempt:
                 path, (200 * rng.random(shape)).astype(dtype), photometric="rgb" if is_colour else "minisblack",
                 extrasamples=[kind] * n_extra or None, extratags=[tag], **how,
             )  # fmt: skip
+            cut(path)
             return
         tifffile.imwrite(
             path,
@@ -84,9 +110,14 @@ def by_declarations(draw: st.DrawFn) -> Attempt:
         for note, other in NOTES:
             content = content.replace(note, other % n_claimed)
         path.write_bytes(content)
+        cut(path)
 
-    about = f"{n_channels} {kind} {is_planar} {program} {n_claimed} {orientation} {dtype}"
-    return Attempt("denoise", ["image=declared.tif", *TINY, "dataset.patch_size=4"], "new", apply, about)
+    about = f"{n_channels} {kind} {is_planar} {program} {n_claimed} {share} {orientation} {dtype}"
+    n_planes = 3 if program is not None else n_channels - (kind != "unspecified" and n_channels in (2, 4))
+    words, is_wrong = ["image=declared.tif", *TINY, "dataset.patch_size=4"], program is not None and n_claimed != 3
+    return Declared(
+        "denoise", words, "new", apply, about, n_values=16 * 18 * n_planes, is_wrong=is_wrong and share == 1
+    )
 
 
 @st.composite

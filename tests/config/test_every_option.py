@@ -69,9 +69,24 @@ def test_help_of_those_who_restore_begins_with_what_they_need(command, task, own
     shown = [line.split()[0] for line in out.splitlines() if line.startswith("  ")]
     assert shown == ["image=FILE", "output=FILE", own, "effort=default", "clean=FILE", "overwrite=true"]
     assert {word.partition("=")[0] for word in shown} <= {*every_option()}
-    assert max(map(len, out.splitlines())) <= 100
+    assert max(map(len, out.splitlines())) <= 80
     assert "--help-all" in out
     assert len(command(task, "--help-all")[1].splitlines()) > 60
+
+
+@pytest.mark.parametrize(("columns", "longest"), [(20, 80), (80, 80), (100, 100), (300, 120)])
+def test_help_fits_the_terminal(columns, longest):
+    about = (
+        "A first paragraph about the command, which is a little longer than a narrow terminal is wide.\n\n    as it is"
+    )
+    lines = help_text("tvae-train", about, (), [], columns).splitlines()
+    assert longest - 10 < max(len(line) for line in lines) <= longest
+    assert "    as it is" in lines
+
+
+def test_help_of_a_search_names_its_command():
+    done = subprocess.run([sys.executable, "-m", "tvae.search", "--help"], capture_output=True, text=True, timeout=120)
+    assert "Usage: python -m tvae.search [OPTION=VALUE ...]" in done.stdout
 
 
 def test_help_that_nobody_reads_to_its_end():
@@ -87,3 +102,5 @@ def test_the_output_by_its_letter(command):
     assert read_image("b.png").pixels.shape == (24, 24, 1)
     code, out = command("denoise", "a.png", "-o")
     assert (code, out) == (2, "error: -o: no file was given\n")
+    code, out = command("denoise", "a.png", "-o", "b.png", "-o", "c.png")
+    assert (code, out) == (2, "error: -o: is given more than once\n")

@@ -43,7 +43,7 @@ def test_pictures_get_a_slab_model_of_a_size_by_their_noise(noise, size):
         model = config.model
         assert (model.likelihood, model.prior, model.solver, model.hidden) == ("slab", "local", "exact", [])
         assert (config.dataset.patch_size, model.n_latents) == (size.patch_size, size.n_latents)
-        assert (model.slab, (config.epochs, config.thinned_epochs)) == (size.rank, SLAB_EPOCHS[kind])
+        assert (model.slab, (config.epochs, config.n_thinned)) == (size.rank, SLAB_EPOCHS[kind])
         assert model.sigma2**0.5 == pytest.approx(noise, rel=0.05)
 
 
@@ -67,7 +67,7 @@ def test_small_pictures_get_fewer_latents_and_large_ones_are_thinned_out(tmp_pat
     config = completed(f"image={tmp_path}/a.png", "task=denoise")
     n_patches = ((side - config.dataset.patch_size + 1) / train_stride) ** 2
     assert config.dataset.train_stride == train_stride
-    assert config.thinned_epochs == (8 if n_patches > N_LARGE else 0)
+    assert config.n_thinned == (8 if n_patches > N_LARGE else 0)
     assert config.model.n_latents == min(SLAB_SIZES[2].n_latents, round(n_patches / N_PER_LATENT))
     assert config.states.n_states <= config.model.n_latents
 
@@ -96,11 +96,9 @@ def test_size_decides_latents_epochs_and_how_many_patches_are_trained_on(tmp_pat
         assert 1 <= first.epochs <= 200
 
 
-@pytest.mark.parametrize(
-    ("given", "thinned"), [([], 6), (["epochs=3"], 2), (["epochs=1"], 0), (["thinned_epochs=1"], 1)]
-)
+@pytest.mark.parametrize(("given", "thinned"), [([], 6), (["epochs=3"], 2), (["epochs=1"], 0), (["n_thinned=1"], 1)])
 def test_the_last_epoch_visits_all_patches(given, thinned):
-    assert completed("dataset=camera", "noise=25", "task=denoise", "effort=fast", *given).thinned_epochs == thinned
+    assert completed("dataset=camera", "noise=25", "task=denoise", "effort=fast", *given).n_thinned == thinned
 
 
 def test_what_is_set_stays(tmp_path):

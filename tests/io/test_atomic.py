@@ -44,6 +44,18 @@ def test_files_of_others_stay(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*FOREIGN, "a.png"])
 
 
+def test_what_is_being_written_stays_and_what_was_left_over_goes(tmp_path):
+    """A run may begin in the folder to which another process writes its output."""
+    left = tmp_path / f".tvae-{'0' * 16}.partial"
+    left.write_bytes(b"of a process that was killed")
+    with atomic_file(tmp_path / "a") as file:
+        file.write(b"half")
+        remove_temporary(tmp_path)
+        file.write(b" and half")
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    assert (tmp_path / "a").read_bytes() == b"half and half"
+
+
 def test_a_name_that_is_taken_is_not_used(tmp_path, monkeypatch):
     """Nor is a link of that name followed."""
     mine = tmp_path / "mine"

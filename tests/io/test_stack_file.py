@@ -1,6 +1,7 @@
 """Files of stacks: what was written is read, with axes, alpha, number of pages and orientation as declared."""
 
 import io
+import struct
 from pathlib import Path
 
 import imageio.v3 as iio
@@ -284,3 +285,107 @@ def test_stacks_are_turned_upright(orientation):
             Pillow.fromarray(page).save(buffer := io.BytesIO(), "PNG", exif=exif)
             np.testing.assert_array_equal(found, np.asarray(ImageOps.exif_transpose(Pillow.open(buffer))))
     assert read_picture("a.tif", axes="ZYX").pixels.shape == (*image.pixels.shape[:2], 1)
+
+
+@pytest.mark.parametrize("program", ["imagej", "ome"])
+@pytest.mark.parametrize("n_claimed", [1, 2, 5, 9])
+def test_other_pages_than_there_are(program, n_claimed):
+    tifffile.imwrite("a.tif", STACK, metadata={"axes": "ZYX"}, **{program: True})
+    content = Path("a.tif").read_bytes()
+    for note in (b'SizeZ="%d"', b"images=%d", b"slices=%d"):
+        content = content.replace(note % 4, note % n_claimed)
+    Path("a.tif").write_bytes(content)
+    with pytest.raises(UserError, match=f"declares {n_claimed} pages and holds 4"):
+        read_picture("a.tif")
+
+
+def pages_one_after_the_other(pages):
+    """A TIFF file as libtiff writes it: each page is followed by its directory, which leads to the next one."""
+    content, link = bytearray(b"II*\0\0\0\0\0"), 4
+    for page in pages:
+        place = len(content)
+        content += page.tobytes()
+        content[link : link + 4] = len(content).to_bytes(4, "little")
+        sizes = ((256, page.shape[1]), (257, page.shape[0]), (258, 8), (259, 1), (262, 1), (273, place), (277, 1))
+        tags = (*sizes, (278, page.shape[0]), (279, page.size))
+        content += struct.pack("<H", len(tags)) + b"".join(struct.pack("<HHII", tag, 4, 1, n) for tag, n in tags)
+        link = len(content)
+        content += bytes(4)
+    return bytes(content)
+
+
+def test_pages_that_were_cut_off():
+    """No page is lost without a word, wherever the file was cut."""
+    tifffile.imwrite("a.tif", STACK, imagej=True)
+    n_at_end = 16  # bytes that hold the size of a pixel
+    for content in (Path("a.tif").read_bytes()[:-n_at_end], pages_one_after_the_other(STACK)):
+        Path("a.tif").write_bytes(content)
+        assert read_picture("a.tif").n_pages == 4
+        for length in range(8, len(content)):
+            Path("a.tif").write_bytes(content[:length])
+            with pytest.raises(UserError, match="damaged or truncated"):
+                read_picture("a.tif")
+
+
+@pytest.mark.parametrize("is_progressive", [False, True])
+def test_a_jpeg_stream_without_its_end(is_progressive):
+    """Zeros in the place of the end, which decoders show as grey; what follows the end does no harm."""
+    exif = Pillow.Exif()
+    exif[270] = "\xff\xd9" * 9  # as at the end of a thumbnail
+    picture = Pillow.fromarray(np.kron(STACK[0], np.ones((8, 8), np.uint8)))
+    picture.save("a.jpg", exif=exif, progressive=is_progressive)
+    content = Path("a.jpg").read_bytes()
+    Path("more.jpg").write_bytes(content + b"\0\0\xff\xda, and a program's own notes")
+    assert read_picture("more.jpg").pixels.shape == (96, 80, 1)
+    for share in (0.5, 0.8, 0.95, 0.999):
+        length = int(share * len(content))
+        Path("zeros.jpg").write_bytes(content[:length].ljust(len(content), b"\0"))
+        with pytest.raises(UserError, match="damaged or truncated"):
+            read_picture("zeros.jpg")
+
+
+def test_a_jpeg_stream_in_a_tiff_without_its_end():
+    tifffile.imwrite("a.tif", np.kron(STACK[0], np.ones((16, 16), np.uint8)), compression="jpeg", metadata=None)
+    page = tifffile.TiffFile("a.tif").pages.first
+    start, count = page.dataoffsets[0], page.databytecounts[0]
+    content = bytearray(Path("a.tif").read_bytes())
+    content[start + count * 4 // 5 : start + count] = bytes(count - count * 4 // 5)
+    Path("a.tif").write_bytes(content)
+    with pytest.raises(UserError, match="the end of the JPEG stream is missing"):
+        read_picture("a.tif")
+
+
+def test_damaged_stacks_are_called_so():
+    first, *others = [Pillow.fromarray(page) for page in FRAMES]
+    for kind in (".gif", ".png"):
+        first.save(f"a{kind}", save_all=True, append_images=others)
+        Path(f"a{kind}").write_bytes(Path(f"a{kind}").read_bytes()[:-40])
+    tifffile.imwrite("a.tif", STACK, compression="zlib", photometric="minisblack", metadata=None)
+    start = tifffile.TiffFile("a.tif").pages[2].dataoffsets[0]
+    content = bytearray(Path("a.tif").read_bytes())
+    content[start : start + 4] = b"nope"
+    Path("a.tif").write_bytes(content)
+    for kind in (".gif", ".png", ".tif"):
+        with pytest.raises(UserError, match=rf"^a{kind}: damaged or truncated image"):
+            read_picture(f"a{kind}")
+
+
+@pytest.mark.parametrize("program", ["imagej", "ome", None])
+def test_channels_without_a_scale_stay_channels(program):
+    for stack, axes in ((GREY[:2], "CYX"), (GREY, "CYX"), (GREY.reshape(2, 2, 8, 9), "TCYX")):
+        how = {} if program is None else {program: True}
+        tifffile.imwrite("a.tif", stack, photometric="minisblack", metadata={"axes": axes}, **how)
+        np.testing.assert_array_equal(written_again(read_picture("a.tif")), stack)
+        with tifffile.TiffFile("again.tif") as file:
+            assert (file.series[0].axes, file.is_imagej, file.is_ome) == (axes, program == "imagej", program == "ome")
+        some = read_picture("a.tif", pages="1")
+        np.testing.assert_array_equal(written_again(some).squeeze(), stack.reshape(-1, 8, 9)[1])
+    tifffile.imwrite("a.tif", GREY, imagej=True, metadata={"axes": "CYX"})
+    written_again(read_picture("a.tif", pages="0-2"))
+    assert read_picture("again.tif").n_pages == 3, "three of four channels are no colours"
+
+
+def test_nothing_but_the_picture_is_told(caplog):
+    tifffile.imwrite("a.tif", STACK, photometric="minisblack", extratags=[(274, "H", 1, 0, False)])
+    assert read_picture("a.tif").n_pages == 4
+    assert caplog.records == []

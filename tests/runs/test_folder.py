@@ -52,6 +52,7 @@ def test_every_picture_of_a_folder(folder, command):
     code, out = command("denoise", *words)
     assert code == 1
     assert "2 of 3 pictures are done" in out
+    assert "/run/results.html; these failed:" in out
     assert out.rstrip().splitlines()[-1].strip().startswith("aa.png: ")
     rows = table(Path("run/results.csv"))
     assert {name: row["status"] for name, row in rows.items()} == {
@@ -161,3 +162,13 @@ def test_the_page_has_columns_for_what_is_known(tmp_path):
     page = (tmp_path / "results.html").read_text()
     assert "30.00 dB (from 20.00)" in page
     assert len({line.count("<td>") for line in page.splitlines() if line.startswith("<tr><td>")}) == 1
+
+
+@pytest.mark.usefixtures("_no_figures")
+def test_train_takes_a_folder_and_says_that_it_adds_noise(command, folder):
+    out = command.ok("train", "image=many", *OPTIONS[:-1], "noise=20", "hydra.run.dir=run")
+    assert "noise=20.0: is added to many; sigma= states a level instead" in out
+    assert {name: row["status"] for name, row in table(Path("run/results.csv")).items()} == {
+        "a.png": "finished",
+        "b.png": "finished",
+    }

@@ -82,6 +82,18 @@ def test_only_training_speaks_of_the_bound(command):
     assert "ELBO" in command("train", "image=a.png", *TINY, "hydra.run.dir=trained")[1]
 
 
+@pytest.mark.usefixtures("_no_figures")
+def test_every_restoration_ends_with_the_picture(command):
+    """Also that from a run that is there already, and that by a shared model."""
+    Path("many").mkdir()
+    write_image(Path("many/a.png"), tiny_picture())
+    command.ok("denoise", "image=many", "shared=true", *TINY, "hydra.run.dir=shared")
+    log = command.ok("denoise", "image=many", "shared=true", *TINY, "hydra.run.dir=again", "seed=1")
+    command.ok("denoise", "many/a.png", *TINY, "hydra.run.dir=run")
+    for out in (log, command.ok("denoise", "run=run", "hydra.run.dir=other")):
+        assert re.search(r"^many/a.png: 24x24, noise .* of 255 found, .* removed; finished in ", out, re.MULTILINE)
+
+
 def prepared(picture, effort):
     model = ModelConfig(n_latents=8, hidden=[8])
     dataset = ImageConfig(name="file", patch_size=4)

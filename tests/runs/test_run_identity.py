@@ -1,13 +1,17 @@
 """Identity of a run directory: the given options, the command, and the data."""
 
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tifffile
 
 from tests.processes import SMALL
 from tests.tiny import TINY, tiny_picture
+from tvae.data.picture import Picture
 from tvae.io.image_file import write_image, write_tiff
+from tvae.io.stack_file import read_picture
 
 pytestmark = pytest.mark.usefixtures("_no_figures")
 
@@ -77,6 +81,16 @@ def test_type_and_shape_of_the_file_count(command, changed):
     assert (code, out.count("\n")) == (2, 1), out
     assert "/run: the picture has changed since that run (image=a.npy)" in out
     assert contents("run") == before
+
+
+@pytest.mark.usefixtures("in_folder")
+def test_what_alpha_is_declared_to_be_counts():
+    found = set()
+    for kind in ("unassalpha", "assocalpha", "unspecified"):
+        tifffile.imwrite("a.tif", np.dstack([PICTURE, PICTURE // 2]), photometric="minisblack", extrasamples=[kind])
+        image = read_picture("a.tif")
+        found.add(Picture(image, image.pixels).fingerprint())
+    assert len(found) == 3
 
 
 def test_a_changed_map_of_the_noise_counts(command):
@@ -157,6 +171,17 @@ def test_a_fingerprint_that_cannot_be_read(command, content):
     code, out = command("train", *options)
     assert (code, out.count("\n")) == (2, 1)
     assert "its data.sha256 cannot be read, so it is not known whether the data are still the same" in out
+
+
+@pytest.mark.timeout(60)
+def test_a_pipe_in_the_place_of_the_fingerprint(command):
+    write_image(Path("a.png"), PICTURE)
+    command.ok("denoise", "image=a.png", *TINY, "hydra.run.dir=run")
+    Path("run/data.sha256").unlink()
+    os.mkfifo("run/data.sha256")
+    code, out = command("denoise", "run=run", "hydra.run.dir=again")
+    assert (code, out.count("\n")) == (2, 1)
+    assert "its data.sha256 cannot be read" in out
 
 
 @pytest.mark.parametrize("word", ["effort=best", "effort=fast", "restoration=nonlocal", "keep_known=true"])

@@ -78,10 +78,10 @@ def test_imputed_values_count_in_sigma2_if_that_is_wanted():
     assert interrupted + [r.sigma for r in second.epochs()] == sigmas[True]
 
 
-def test_thinned_epochs_visit_a_quarter_of_the_data_points_and_are_resumed():
+def test_n_thinned_visit_a_quarter_of_the_data_points_and_are_resumed():
     """The last epoch visits all; an interruption in the middle of a thinned epoch changes nothing."""
     config = small_config(epochs=4, batch_size=5, model=ModelConfig(n_latents=8, hidden=[], solver="exact"))
-    config.thinned_epochs = 3
+    config.n_thinned = 3
     dataset = load(config)
 
     fit, visited = make_fit(config, dataset), []

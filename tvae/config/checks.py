@@ -204,11 +204,9 @@ def inconsistencies(config: Config) -> list[str]:
         "model.solver=exact: needs a linear decoder (model=linear)": (
             model.solver == "exact" and (model.decoder != "mlp" or model.hidden != [])
         ),
-        f"thinned_epochs={config.thinned_epochs}: needs model.solver=exact": (
-            bool(config.thinned_epochs) and model.solver == "adam"
-        ),
-        f"thinned_epochs={config.thinned_epochs}: must be below epochs={config.epochs}": (
-            bool(config.thinned_epochs) and config.epochs is not None and config.thinned_epochs >= config.epochs
+        f"n_thinned={config.n_thinned}: needs model.solver=exact": (bool(config.n_thinned) and model.solver == "adam"),
+        f"n_thinned={config.n_thinned}: must be below epochs={config.epochs}": (
+            config.epochs is not None and (config.n_thinned or 0) >= config.epochs
         ),
         "model.counts_imputed=true: needs model.impute=true, model.solver=adam and model.likelihood=gaussian": (
             model.counts_imputed

@@ -17,37 +17,41 @@ from tvae.config.schema import Config, conf_dir, register
 from tvae.data.sets import KINDS
 
 LIMITS = {"ge": "at least {}", "gt": "above {}", "le": "at most {}", "lt": "below {}"}
-WIDTH, INDENT = 120, 34
+WIDTH, WIDTH_LEAST, INDENT = 120, 80, 34  # characters
 
 USAGE = """\
 {about}
 
 Usage: {command} [OPTION=VALUE ...]
 
-Paths are taken as they are typed. -m with values parted by commas runs all of them; --cfg job shows the values in full,
---hydra-help what else Hydra can do. Options come in groups, too:
+{places}
 
 {groups}
 
-Every option, its value with what was given here (null: chosen for the data at hand), and what it means:
+{options}
 """
+PLACES = (
+    "Paths are taken as they are typed. -m with values parted by commas runs all of them; --cfg job shows the values "
+    "in full, --hydra-help what else Hydra can do. Options come in groups, too:"
+)
+OPTIONS = "Every option, its value with what was given here (null: chosen for the data at hand), and what it means:"
 
 SHORT_USAGE = """\
 {about}
 
 Usage: {command} IMAGE [OUTPUT] [OPTION=VALUE ...]
 
-  image=FILE       picture or stack, or folder or pattern ('photos/*.png') of many
-  output=FILE      where the result goes (-o FILE does the same); its ending tells the kind of file
+  image=FILE       picture, stack, folder, or pattern ('photos/*.png') of many
+  output=FILE      the result (also -o FILE); its ending tells the kind of file
 {own}\
   effort=default   fast, default or best: how long it may take
-  clean=FILE       clean version of the picture, where there is one: tells PSNR and SSIM
+  clean=FILE       clean version of the picture, if any: tells PSNR and SSIM
   overwrite=true   write over an output that is there
 
 --help-all explains every option.
 """
 OF_TASK = {
-    "denoise": "  sigma=LEVEL      standard deviation of the noise in the picture's own units, where it is known\n",
+    "denoise": "  sigma=LEVEL      standard deviation of its noise, if known, in its own units\n",
     "inpaint": "  mask=FILE        picture of the same size, nonzero where a pixel is missing\n",
 }
 
@@ -87,31 +91,45 @@ def did_you_mean(key: str, path: str = "") -> str:
     return f"; did you mean {meant}?" if meant is not None else ""
 
 
-def help_text(command: str, about: str, shorthand: Sequence[str], overrides: Sequence[str]) -> str:
-    """The text of `--help-all`, and of `--help` for other commands; `overrides`: the words given beside it."""
+def help_text(
+    command: str, about: str, shorthand: Sequence[str], overrides: Sequence[str], columns: int = WIDTH
+) -> str:
+    """The text of `--help-all`, and of `--help` for other commands; `overrides`: the words given beside it.
+
+    `columns`: of the terminal; a narrow one shortens the lines.
+    """
+    width = min(max(columns, WIDTH_LEAST), WIDTH)
     register()
     with initialize_config_dir(conf_dir(), version_base="1.3"):
         cfg = compose("config", list(overrides))
     places = "".join(f"[{name.upper()} " for name in shorthand).rstrip() + "]" * len(shorthand)
     groups = sorted(path.name for path in Path(conf_dir()).iterdir() if path.is_dir() and path.name != "hydra")
     head = USAGE.format(
-        about=about.strip(),
+        about=_filled(about, width),
         command=f"{command} {places}".strip(),
-        groups="\n".join(map(_choices, groups)),
+        places=textwrap.fill(PLACES, width),
+        groups="\n".join(_choices(group, width) for group in groups),
+        options=textwrap.fill(OPTIONS, width),
     )
     kind = OmegaConf.get_type(cfg.dataset)
     options = every_option(KINDS if kind is None else [kind])
-    return head + "\n".join(_line(name, each, OmegaConf.select(cfg, name)) for name, each in options.items())
+    return head + "\n".join(_line(name, each, OmegaConf.select(cfg, name), width) for name, each in options.items())
 
 
 def short_help(command: str, about: str, task: str) -> str:
     """The text of `--help` for a command that restores a picture: its most used options."""
-    return SHORT_USAGE.format(about=about.strip(), command=command, own=OF_TASK[task])
+    return SHORT_USAGE.format(about=_filled(about, WIDTH_LEAST), command=command, own=OF_TASK[task])
 
 
-def _choices(group: str) -> str:
+def _filled(text: str, width: int) -> str:
+    """The paragraphs of a text; those that are set in stay as they are."""
+    parts = text.strip().split("\n\n")
+    return "\n\n".join(part if part.startswith(" ") else textwrap.fill(part, width) for part in parts)
+
+
+def _choices(group: str, width: int) -> str:
     names = sorted(path.stem for path in (Path(conf_dir()) / group).glob("*.yaml"))
-    return textwrap.fill(f"{group}=" + " | ".join(names), WIDTH, initial_indent="  ", subsequent_indent=" " * 6)
+    return textwrap.fill(f"{group}=" + " | ".join(names), width, initial_indent="  ", subsequent_indent=" " * 6)
 
 
 def as_text(value: Any) -> str:
@@ -119,13 +137,13 @@ def as_text(value: Any) -> str:
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _line(name: str, each: Field[Any], value: Any) -> str:
+def _line(name: str, each: Field[Any], value: Any, width: int) -> str:
     told = each.metadata
     limits = [text.format(told[key]) for key, text in LIMITS.items() if told.get(key, math.inf) != math.inf]
     if "choices" in told:
         limits.append("|".join(told["choices"]))
     meaning = told.get("meaning", "") + (f" ({', '.join(limits)})" if limits else "")
-    wrapped = textwrap.wrap(meaning, WIDTH - INDENT) or [""]
+    wrapped = textwrap.wrap(meaning, width - INDENT) or [""]
     start = f"  {name}={as_text(value)}"
     lines = [f"{start:<{INDENT}}{wrapped[0]}"] if len(start) < INDENT else [start, " " * INDENT + wrapped[0]]
     return "\n".join([*lines, *(" " * INDENT + line for line in wrapped[1:])])

@@ -62,7 +62,7 @@ def complete(config: Config, opened: Any) -> Config:
         completed,
         model=replace(model, hidden=hidden),
         batch_size=size,
-        thinned_epochs=completed.thinned_epochs or 0,
+        n_thinned=completed.n_thinned or 0,
     )
     problems = inconsistencies(completed)
     if problems:

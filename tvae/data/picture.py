@@ -57,6 +57,7 @@ class Picture:
         layout = self.image.layout
         form = [self.image.dtype.str, self.image.is_2d, None if layout is None else (layout.axes, layout.shape)]
         form += [self.image.n_equal] if self.image.n_equal > 1 else []
+        form += [self.image.alpha_kind] if self.image.alpha_kind == "assocalpha" else []
         return hash_of([np.frombuffer(repr(tuple(form)).encode(), np.uint8), *self.parts()])
 
     @property

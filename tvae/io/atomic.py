@@ -13,6 +13,11 @@ from typing import BinaryIO
 
 from tvae.errors import Failure, UserError, refuse
 
+try:
+    import fcntl
+except ImportError:  # no such locks on Windows
+    fcntl = None  # type: ignore[assignment]
+
 TEMPORARY = ".tvae-*.partial"  # names of files until they are whole; a random number in the place of the star
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -66,17 +71,37 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def new_file(folder: Path) -> BinaryIO:
-    """A file to write and read that nobody else has: a name of its own, never what a link of that name leads to."""
+    """A file to write and read that nobody else has: a name of its own, never what a link of that name leads to.
+
+    It is locked until it is closed, so that `remove_temporary` leaves it alone.
+    """
     while True:
         with suppress(FileExistsError):
-            return open(folder / TEMPORARY.replace("*", secrets.token_hex(8)), "x+b")
+            file = open(folder / TEMPORARY.replace("*", secrets.token_hex(8)), "x+b")  # noqa: SIM115
+            if _lock(file) and os.path.exists(file.name):  # else it was taken for one that was left over
+                return file
+            file.close()
+
+
+def _lock(file: BinaryIO) -> bool:
+    """Lock a file until it is closed; False: another process is writing it."""
+    try:
+        if fcntl is not None:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks
+        pass
+    return True
 
 
 def remove_temporary(folder: Path) -> None:
-    """Remove what killed processes have left in a folder that belongs to this one alone."""
-    for file in folder.glob(TEMPORARY):
-        if re.fullmatch(TEMPORARY.replace("*", "[0-9a-f]{16}"), file.name):
-            file.unlink(missing_ok=True)
+    """Remove what killed processes have left in a run directory, but not what others are writing there."""
+    for path in folder.glob(TEMPORARY):
+        if re.fullmatch(TEMPORARY.replace("*", "[0-9a-f]{16}"), path.name) and path.is_file() and not path.is_symlink():
+            with suppress(FileNotFoundError), open(path, "rb") as file:
+                if _lock(file):
+                    path.unlink(missing_ok=True)
 
 
 def check_writable(folder: Path, name: str, what: str) -> None:

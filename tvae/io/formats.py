@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import logging
 import re
+import struct
 from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from tvae.io.scale import Scale, encode_tiff
 
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 JPEG_SIGNATURE = b"\xff\xd8\xff"
+JPEG_START, JPEG_SCAN, JPEG_END = b"\xff\xd8", b"\xda", b"\xff\xd9"
 TIFF_SIGNATURES = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 NPY_SIGNATURE = b"\x93NUMPY"
 JPEG_QUALITY = 95
@@ -110,6 +112,12 @@ def _decode_only_one(content: bytes) -> np.ndarray:
     return _decode_with_pillow(content)
 
 
+def _decode_jpeg(content: bytes) -> np.ndarray:
+    """Decode the first picture only: previews may follow."""
+    check_jpeg(content)
+    return _decode_with_pillow(content)
+
+
 def _decode_with_pillow(content: bytes) -> np.ndarray:
     metadata = iio.immeta(content, plugin="pillow", index=0, exclude_applied=False)
     modes = TRANSPARENT if "transparency" in metadata else OPAQUE
@@ -145,10 +153,40 @@ def check_whole(file: tifffile.TiffFile) -> None:
     for page in file.pages:
         ends = (start + count for start, count in zip(page.dataoffsets, page.databytecounts, strict=False))
         refuse(max(ends, default=0) > size, f"damaged or truncated image (page {page.index} ends beyond the file)")
+    is_last = _next_page(file) in (0, *(page.offset for page in file.pages))  # some files end in a circle
+    refuse(not is_last, f"damaged or truncated image (the pages after {len(file.pages)} are missing)")
     declared = [page for series in file.series for page in series.pages]
     n_declared, n_held = len(declared), len(file.pages)
-    is_other = any(page is None for page in declared) or (file.is_imagej and n_declared < n_held)
+    is_other = any(page is None for page in declared) or (file.is_ome and n_declared < n_held)
+    if file.is_imagej:
+        if n_held == 1:  # which may stand for many: files of more than 4 GB have no others
+            n_held = sum(series.size // series.keyframe.size for series in file.series)
+        n_declared = (file.imagej_metadata or {}).get("images", n_held)
+        is_other = n_declared != n_held
     refuse(is_other, f"damaged or truncated image (declares {n_declared} pages and holds {n_held})")
+    for each in declared:
+        if each is not None and each.keyframe is not None and each.keyframe.compression == COMPRESSION.JPEG:
+            for start, count in zip(each.dataoffsets, each.databytecounts, strict=False):
+                each.parent.filehandle.seek(start)
+                check_jpeg(each.parent.filehandle.read(count))
+
+
+def _next_page(file: tifffile.TiffFile) -> int:
+    """The place of the page that follows the last one that was found; 0: there is none."""
+    handle, form = file.filehandle, file.tiff
+    handle.seek(file.pages[-1].offset)
+    (n_tags,) = struct.unpack(form.tagnoformat, handle.read(form.tagnosize))
+    handle.seek(n_tags * form.tagsize, 1)
+    place: int = struct.unpack(form.offsetformat, handle.read(form.offsetsize))[0]
+    return place
+
+
+def check_jpeg(content: bytes) -> None:
+    """Raise `UserError` for a JPEG stream without an end, of which the decoder makes grey what it does not find."""
+    place = len(JPEG_START)
+    while content[place + 1 : place + 2] not in (JPEG_SCAN, b"") and content[place : place + 1] == b"\xff":
+        place += 2 + int.from_bytes(content[place + 2 : place + 4], "big") if content[place + 1] != 0xFF else 1
+    refuse(JPEG_END not in content[place:], "damaged or truncated image (the end of the JPEG stream is missing)")
 
 
 def in_colours(array: np.ndarray, page: tifffile.TiffPage) -> np.ndarray:
@@ -244,7 +282,7 @@ TIFF = Format("TIFF", b"|".join(map(re.escape, TIFF_SIGNATURES)), _decode_tiff, 
 JPEG = Format(
     "JPEG",
     JPEG_SIGNATURE,
-    _decode_with_pillow,  # the first picture only: previews may follow
+    _decode_jpeg,
     partial(_encode_with_pillow, extension=".jpg", quality=JPEG_QUALITY),
 )
 # By the endings of file names; the first whose beginning a file has reads it.

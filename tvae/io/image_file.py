@@ -17,7 +17,7 @@ import numpy as np
 
 from tvae.errors import UserError, refuse
 from tvae.io.atomic import check_regular, write_atomically
-from tvae.io.formats import FORMATS, alpha_of, decode, encode
+from tvae.io.formats import FORMATS, alpha_of, decode, encode, silenced
 from tvae.io.layout import Layout
 from tvae.io.scale import Scale, read_scale
 
@@ -76,13 +76,20 @@ def read_image(path: str | Path) -> Image:
     try:
         array = decode(content)
         refuse_channels(array.shape[2:], array.shape)
-        return replace(from_channels(array, alpha_of(content)), scale=read_scale(io.BytesIO(content)))
+        with silenced("tifffile"):
+            scale = read_scale(io.BytesIO(content))
+        return replace(from_channels(array, alpha_of(content)), scale=scale)
     except UserError as refused:
         raise UserError(f"{path}: {refused}") from None
     except Exception as error:  # decoders raise almost anything on damaged files
-        hidden = error.__cause__ if "`pillow`" in str(error) else None  # imageio wraps what Pillow raised
-        reason = (str(hidden or error).splitlines() or [type(error).__name__])[0]
-        raise UserError(f"{path}: damaged or truncated image ({reason})") from error
+        raise UserError(f"{path}: {what_is_damaged(error)}") from error
+
+
+def what_is_damaged(error: Exception) -> str:
+    """A message about a file whose decoder has raised this."""
+    hidden = error.__cause__ if "`pillow`" in str(error) else None  # imageio wraps what Pillow raised
+    reason = (str(hidden or error).splitlines() or [type(error).__name__])[0]
+    return f"damaged or truncated image ({reason})"
 
 
 def refuse_channels(channels: tuple[int, ...], shape: tuple[int, ...]) -> None:

@@ -51,7 +51,6 @@ class Scale:
 
     def options_of_program(self, axes: str) -> dict[str, Any]:
         """Arguments for tifffile: all notes, for an array of these axes."""
-        axes = axes if "C" in axes else axes.replace(CHANNELS_AS_PAGES[0], "C")
         options = {**self.options(), self.program: True, "metadata": {"axes": axes, **self.notes}}
         per_unit = CENTIMETRE.get(_plain(self.notes.get("unit")))
         if self.program == "imagej" and self.unit == PER_CENTIMETRE and per_unit is not None:
@@ -63,7 +62,7 @@ def read_scale(file: str | Path | IO[bytes]) -> Scale | None:
     """The scale in a TIFF file, or None; what cannot be understood is left out."""
     with suppress(Exception), tifffile.TiffFile(file) as opened:  # a picture without its scale can be used
         found = _from_ome(opened.ome_metadata) if opened.is_ome else _from_tags(opened)
-        return None if found == Scale(program=found.program) else found  # what is written where nothing is known
+        return None if found == Scale() else found
     return None
 
 
@@ -103,7 +102,13 @@ def _plain(unit: object) -> str:
 
 
 def encode_tiff(array: np.ndarray, axes: str, scale: Scale | None, **how: Any) -> bytes:
-    """The content of a TIFF file; `how`: what tifffile is told beside it."""
+    """The content of a TIFF file; `how`: what tifffile is told beside it.
+
+    Channels that were taken for pages are channels again, unless as many would be taken for colours.
+    """
+    place = axes.find(CHANNELS_AS_PAGES[0])
+    if place >= 0 and "C" not in axes and array.shape[place] not in (1, 3):
+        axes = axes.replace(CHANNELS_AS_PAGES[0], "C")
     if scale is not None and scale.program:
         # which types and orders of axes ImageJ and OME have, tifffile knows
         with suppress(ValueError, tifffile.OmeXmlError):

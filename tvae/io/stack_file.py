@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import math
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from tvae.io.formats import (
     silenced,
     upright,
 )
-from tvae.io.image_file import Image, from_channels, read_image, refuse_channels
+from tvae.io.image_file import Image, from_channels, read_image, refuse_channels, what_is_damaged
 from tvae.io.layout import CHANNELS, CHANNELS_AS_PAGES, Layout, layout_of, parse_pages
 from tvae.io.scale import Scale, encode_tiff, read_scale
 
@@ -44,7 +45,8 @@ def read_picture(path: str | Path, axes: str | None = None, pages: str | None = 
         refuse(axes is not None, f"axes={axes}: {path} holds one picture, of rows and columns")
         refuse(pages is not None, f"pages={pages}: {path} holds one picture")
         return read_image(path)
-    scale = read_scale(path) or _interval(path)
+    with silenced("tifffile"):
+        scale = read_scale(path) or _interval(path)
     if scale is not None and (axes is not None or pages is not None):
         scale = scale.of_some_pages()
     array, layout, alpha = found
@@ -102,13 +104,24 @@ def _read_tiff(path: Path, axes: str | None) -> Stack | None:
             return None
         refuse(len(series) > 1, f"holds {len(series)} pictures or stacks of different sizes; save one of them")
         check_whole(file)
-        page, array = first.keyframe, first.asarray()
+        page = first.keyframe
+        with _telling_damage():
+            array = first.asarray()
         layout = layout_of(axes, array.shape) if axes is not None else _named_by_file(first.axes, array.shape)
     orientation = page.tags.valueof(ORIENTATION)
     pages = np.stack([upright(in_colours(each, page), orientation) for each in layout.to_pages(array)])
     refuse_channels(pages.shape[3:], array.shape)
     layout = layout.with_channels(pages.shape[3] if pages.ndim == 4 else 1).with_sides(*pages.shape[1:3])
     return layout.from_tall(pages.reshape(-1, *pages.shape[2:])), layout, alpha_of_page(page)
+
+
+@contextmanager
+def _telling_damage() -> Iterator[None]:
+    """Turn whatever a decoder raises on a stack into a `UserError`."""
+    try:
+        yield
+    except Exception as error:
+        raise UserError(what_is_damaged(error)) from error
 
 
 def _named_by_file(axes: str, shape: tuple[int, ...]) -> Layout:
@@ -134,7 +147,8 @@ def _read_frames(path: Path, axes: str | None) -> Stack | None:
     if n_frames == 1:
         return None
     refuse(axes is not None, f"axes={axes}: an animated file has its frames first")
-    array = iio.imread(path, plugin="pillow", index=...)  # type: ignore[arg-type]
+    with _telling_damage():
+        array = iio.imread(path, plugin="pillow", index=...)  # type: ignore[arg-type]
     metadata = iio.immeta(path, plugin="pillow", index=0, exclude_applied=False)
     array = np.stack([upright(frame, metadata.get("Orientation")) for frame in array])
     has_palette = metadata["mode"] in ("P", "L")

@@ -7,6 +7,7 @@ HYDRA_FULL_ERROR=1 in the environment shows tracebacks.
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import tempfile
 import threading
@@ -23,7 +24,7 @@ from omegaconf import DictConfig
 
 from tvae import __version__
 from tvae.config.checks import resolve
-from tvae.config.every_option import OF_TASK, help_text, short_help
+from tvae.config.every_option import OF_TASK, WIDTH, help_text, short_help
 from tvae.config.messages import check_globs, explain, flags_last, one_line
 from tvae.config.paths_as_typed import as_typed, is_sweep
 from tvae.config.placement import (
@@ -183,6 +184,7 @@ def _with_output(words: list[str]) -> list[str]:
         return words
     place = words.index("-o")
     refuse(place + 1 == len(words), "-o: no file was given")
+    refuse("-o" in words[place + 1 :], "-o: is given more than once")
     return [*words[:place], f"output={words[place + 1]}", *words[place + 2 :]]
 
 
@@ -192,7 +194,9 @@ def _show_help(about: str, shorthand: Sequence[str]) -> None:
     if task in OF_TASK and "--help-all" not in sys.argv[1:]:
         text = short_help(_name(), about, task)
     else:
-        text = help_text(_name(), about, shorthand, [word for word in sys.argv[1:] if "=" in word])
+        given = [word for word in sys.argv[1:] if "=" in word]
+        columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH
+        text = help_text(_name(), about, shorthand, given, columns)
     try:
         print(text, flush=True)
     except BrokenPipeError:  # the reader has seen enough
@@ -217,7 +221,8 @@ def _launch(job: Callable[[], None], folder: Path) -> None:
 def _name() -> str:
     """The command as the user would type it."""
     called = Path(sys.argv[0])
-    return f"python -m tvae.{called.stem}" if called.suffix == ".py" else called.name
+    module = called.parent.name if called.stem == "__main__" else called.stem
+    return f"python -m tvae.{module}" if called.suffix == ".py" else called.name
 
 
 def _end_of_thread(end: threading.ExceptHookArgs) -> None:

@@ -104,8 +104,8 @@ def restore_folder(config: Config, path: Path, restore_one: Callable[[Config, Pa
             write_report(path, rows, f"{DONE[config.task]}: {config.image}")
     failed = [row for row in rows if row.status == "failed"]
     if failed:
-        n_done = f"{len(rows) - len(failed)} of {len(rows)} pictures are done ({path / TABLE}); these failed:"
-        raise SomeFailed(n_done, *(f"  {row.name}: {row.problem}" for row in failed))
+        n_done = f"{len(rows) - len(failed)} of {len(rows)} pictures are done, side by side in {path / PAGE}"
+        raise SomeFailed(f"{n_done}; these failed:", *(f"  {row.name}: {row.problem}" for row in failed))
     if ranks.is_leader:
         n_done = f"{len(rows)} picture{'s' if len(rows) > 1 else ''}"
         log.info("%s %s, side by side in %s", n_done, DONE[config.task].lower(), path / PAGE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +16,23 @@ from tvae.runs.run_directory import claimed
 from tvae.runs.session import train
 from tvae.runs.shared_model import restore_with_shared, stack_of
 
+log = logging.getLogger("tvae.train")
+
 
 def check_added_noise(config: Config) -> None:
-    """Raise `UserError` where noise would be added to a user's own picture without a word that this is wanted."""
+    """Raise `UserError` where noise would be added to a user's own picture without a word that this is wanted.
+
+    `train` is for experiments: it says what it does.
+    """
     is_own = config.image is not None and config.clean is None
+    is_unsaid = config.noise is not None and is_own and config.corruption == "none"
     refuse(
-        config.noise is not None and is_own and config.corruption == "none",
+        is_unsaid and config.task != "train",
         f"noise={config.noise}: would be added to {config.image}; sigma={config.noise} states its "
         f"level, corruption=gaussian noise={config.noise} makes a benchmark of it",
     )
+    if is_unsaid and join().is_leader:
+        log.warning("noise=%s: is added to %s; sigma= states a level instead", config.noise, config.image)
 
 
 def train_on_any(config: Config, path: Path) -> dict[str, Any]:

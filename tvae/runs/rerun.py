@@ -23,7 +23,7 @@ from tvae.runs.callbacks.record import RestoredRecord
 from tvae.runs.distributed.connection import join
 from tvae.runs.files import CONFIG
 from tvae.runs.initialise import load_run, resume
-from tvae.runs.log_lines import as_time
+from tvae.runs.log_lines import closing
 from tvae.runs.result import check_kind, check_output, deliver, tell_result
 from tvae.runs.run_directory import claimed, data_problem, read_metrics, remove_made
 from tvae.runs.session import Session, train
@@ -80,8 +80,11 @@ def restore_run(config: Config, path: Path) -> dict[str, Any]:
         metrics = session.finish()
         if ranks.is_leader:
             deliver(config, path, dataset.picture)
-    took = as_time(session.record.seconds_total())
-    log.info("restored in %s from epoch %d of %s; results in %s", took, session.fit.epoch, source, path)
+    restored = session.record.restored
+    if ranks.is_leader and restored is not None:
+        now = {**metrics, "seconds_total": session.record.seconds_total()}
+        told = closing(theirs, dataset.picture, restored, now, path)
+        log.info("%s (by the model of %s, epoch %d)", told, source, session.fit.epoch)
     return metrics
 
 

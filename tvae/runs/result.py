@@ -42,7 +42,8 @@ def check_output(config: Config, path: Path) -> None:
         return
     target, what = Path(config.output), f"output={config.output}"
     ending = target.suffix.lower()
-    refuse(ending not in FORMATS, f"{what}: the ending tells the kind of file, which can be {', '.join(FORMATS)}")
+    kinds = sorted(FORMATS, key=lambda each: FORMATS[each].dtypes == ("uint8",))  # those that hold more come first
+    refuse(ending not in FORMATS, f"{what}: the ending tells the kind of file, which can be {', '.join(kinds)}")
     refuse(target.is_dir(), f"{what}: is a folder; name a file in it")
     refuse(target.is_symlink(), f"{what}: is a link to elsewhere; name a file")
     refuse(target.exists() and not target.is_file(), f"{what}: is a pipe or device; name a file")

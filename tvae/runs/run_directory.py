@@ -192,6 +192,8 @@ def _differing(mine: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
 def read_fingerprint(path: Path) -> str | None:
     """The fingerprint of the data of the run in `path`; None if it cannot be read."""
     try:
+        if not (path / FINGERPRINT).is_file():  # a pipe would keep the command waiting
+            return None
         found = (path / FINGERPRINT).read_text("ascii").strip()
     except (OSError, ValueError):
         return None

@@ -22,6 +22,7 @@ from tvae.runs.distributed.connection import join
 from tvae.runs.distributed.ranks import Ranks
 from tvae.runs.files import METRICS
 from tvae.runs.folder import pictures_of, tasks_of
+from tvae.runs.log_lines import closing
 from tvae.runs.result import check_kind, check_output, deliver, is_complete
 from tvae.runs.run_directory import claimed, read_metrics
 from tvae.runs.trained import Trained
@@ -50,7 +51,7 @@ def restore_with_shared(config: Config, stack: Picture, path: Path) -> Callable[
         with claimed(directory, own, picture.fingerprint(), ranks):
             (done, is_kept), *_ = ranks.gather((read_metrics(directory), is_complete(directory, picture)))
             if done is None or done.get("status") != "finished" or not is_kept:
-                done = _restored(trained, picture, directory, ranks)
+                done = _restored(trained, own, picture, directory, ranks)
             else:
                 log.info("%s is finished already; restart=true starts over", directory)
             if ranks.is_leader:
@@ -60,7 +61,7 @@ def restore_with_shared(config: Config, stack: Picture, path: Path) -> Callable[
     return restore_one
 
 
-def _restored(trained: Trained, picture: Picture, directory: Path, ranks: Ranks) -> dict[str, Any]:
+def _restored(trained: Trained, config: Config, picture: Picture, directory: Path, ranks: Ranks) -> dict[str, Any]:
     """Restore a picture, write what there is of it, and return what metrics.json holds."""
     started = time.perf_counter()
     restored = trained.restore(picture, ranks, is_told=True)
@@ -69,6 +70,7 @@ def _restored(trained: Trained, picture: Picture, directory: Path, ranks: Ranks)
     if ranks.is_leader:
         write_pictures(directory, picture, restored)
         write_json(directory / METRICS, done)
+        log.info("%s", closing(config, picture, restored, {**done, "seconds_total": done["seconds"]}, directory))
     return done
 
 

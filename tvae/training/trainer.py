@@ -76,7 +76,7 @@ class FitConfig:
     ea: EaConfig = field(default_factory=EaConfig)
     lr: LrConfig = field(default_factory=LrConfig)
     epochs: Optional[int] = option(None, "visits of all data points; null: by the data", ge=1)
-    thinned_epochs: Optional[int] = option(
+    n_thinned: Optional[int] = option(
         None, f"epochs at the start that visit one in {THINNED} data points; null: 0, of images by their size", ge=0
     )
     batch_size: Optional[int] = option(None, "data points in a minibatch; null: by the device", ge=1)
@@ -133,7 +133,7 @@ class Fit:
 
     def n_visited(self, epoch: int) -> int:
         """Data points that this epoch visits, on all ranks."""
-        is_thinned = epoch < (self.config.thinned_epochs or 0)
+        is_thinned = epoch < (self.config.n_thinned or 0)
         return math.ceil(self.points.n_points / THINNED) if is_thinned else self.points.n_points
 
     def n_batches(self, epoch: int) -> int:

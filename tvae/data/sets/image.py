@@ -72,7 +72,8 @@ SLAB_CANDIDATES = 40
 FILLED_SIZE = SlabSize(10, 6, 200, 16)
 FILLED_EPOCHS = {"train": (12, 0), "fast": (3, 2), "default": (5, 0), "best": (8, 0)}
 FILLED_CANDIDATES = 10
-SIGMA_OF_ROUNDING = 12**-0.5  # grey levels of 0..255: what whole numbers leave of a picture without noise
+SIGMA_OF_ROUNDING = 12**-0.5  # steps: what whole numbers leave of a picture without noise
+N_STEPS_MAX = 4095  # from black to white: of finer ones the sums of squares lose too much in single precision
 SIGMA_OF_KNOWN = 2.0  # grey levels of 0..255
 SLAB_BATCH = 65_536  # the M-step is exact, once an epoch: minibatches only divide the work
 N_PER_LATENT = 100  # patches that a latent needs, on average
@@ -153,7 +154,7 @@ class ImageConfig(DatasetConfig):
             sigma, size = SIGMA_OF_KNOWN * seen.grey_range / 255, FILLED_SIZE
         else:
             sigma = seen.noise if told is None else told
-            sigma = max(sigma, SIGMA_OF_ROUNDING * seen.grey_range / 255) if told is None else sigma
+            sigma = max(sigma, SIGMA_OF_ROUNDING * _step(seen)) if told is None else sigma
             size = SLAB_SIZES[bisect([20, 35], sigma * 255 / seen.grey_range)]
             if seen.covariance is not None:
                 size = SLAB_OF_DETAIL if seen.covariance.detail > MUCH_DETAIL else SLAB_OF_SLOW
@@ -167,7 +168,7 @@ class ImageConfig(DatasetConfig):
         if n_places / train_stride**2 > N_LARGE and kind != "train":
             n_thinned = max(n_thinned, 2 * epochs // 3)
         epochs = config.epochs or epochs
-        n_thinned = min(n_thinned, epochs - 1) if config.thinned_epochs is None else config.thinned_epochs
+        n_thinned = min(n_thinned, epochs - 1) if config.n_thinned is None else config.n_thinned
         least = max(2, math.ceil(math.log2(config.states.n_states or 1)))
         n_latents = model.n_latents or max(least, min(size.n_latents, round(n_places / train_stride**2 / N_PER_LATENT)))
         rank = max(1, min(size.rank, patch_size**2 * opened.noisy.shape[2] - 1))
@@ -188,7 +189,7 @@ class ImageConfig(DatasetConfig):
             lr=fill(config.lr, max=0.005),
             batch_size=config.batch_size or SLAB_BATCH,
             epochs=epochs,
-            thinned_epochs=n_thinned,
+            n_thinned=n_thinned,
             keep_known=keeps_known,
         )  # fmt: skip
 
@@ -210,10 +211,11 @@ class ImageConfig(DatasetConfig):
             "image: no value was given; dataset=file needs it": self.name == "file" and config.image is None,
             f"axes={config.axes}: goes with image=FILE": config.axes is not None and config.image is None,
             f"pages={config.pages}: goes with image=FILE": config.pages is not None and config.image is None,
-            f"sigma={config.sigma}: is of white noise; it goes neither with sigma_map nor with "
-            f"noise_model={config.noise_model}": (
-                config.sigma is not None
-                and (config.sigma_map is not None or config.noise_model not in ("auto", "gaussian"))
+            f"sigma={config.sigma}: is of white noise; it does not go with sigma_map": (
+                config.sigma is not None and config.sigma_map is not None
+            ),
+            f"sigma={config.sigma}: is of white noise; it does not go with noise_model={config.noise_model}": (
+                config.sigma is not None and config.noise_model not in ("auto", "gaussian")
             ),
             f"missing_per={config.missing_per}: goes with missing=FRACTION": (
                 config.missing_per != "pixel" and config.missing is None
@@ -230,6 +232,13 @@ class ImageConfig(DatasetConfig):
             + corruption_problems(config)
             + [problem for problem, is_wrong in wrong.items() if is_wrong]
         )
+
+
+def _step(picture: Picture) -> float:
+    """The least difference between values that counts: of 255 in a range, or of more in integers of more bits."""
+    is_deep = picture.image.dtype.kind in "iu" and picture.image.dtype.itemsize > 1
+    n_steps = min(max(picture.grey_range, 255), N_STEPS_MAX) if is_deep else 255
+    return picture.grey_range / n_steps
 
 
 def _epochs(config: DataConfig, n_points: float) -> int:
