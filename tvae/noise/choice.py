@@ -34,11 +34,11 @@ N_PATCHES, PATCHES_MIN = 2000, 200
 SIZE, SIZE_OF_COLOUR = 8, 6  # pixels along a side of a patch
 MARGIN = 0.02  # nats per value by which a candidate has to be ahead of simpler ones
 MARGIN_OF_COVARIANCE = 0.12  # the same: half of what real correlated noise has; texture is correlated, too
-EVENNESS_MIN = 0.66  # of noise that is everywhere: real noise has 0.67 and more, clean pictures up to 0.65 (docs/noise.md)
+EVENNESS_MIN = 0.7  # of noise that is everywhere, on real pictures (docs/noise.md)
 LAG_MIN = 0.5  # correlation of neighbours: interpolation between the colours of a sensor leaves more, texture has less
 LEVEL_MIN = 0.01  # of the contrast: less noise than that is hardly seen, and not worth a mistake
 STEPS_MIN, FINE = 2.0, 64  # the same in steps between grey levels, where the contrast has more steps than the latter
-ROUNDING = 0.6  # the same where it has fewer, as counts of single photons: twice what rounding leaves
+ROUNDING = 0.6  # the same for white noise where it has fewer, as counts of single photons: twice what rounding leaves
 CONTRAST = (0.001, 0.999)  # quantiles between which a picture's contrast is
 GROWTH_MIN = 1.5  # of the variance, from dark to bright, with less of which no transform is tried
 # Photon counts are white at every brightness, and their variance is on a line; strokes, stars and dots, whose variance
@@ -114,7 +114,6 @@ def judge(picture: Picture, kind: str) -> tuple[NoiseModel, Treatment | None] | 
     line = replace(line, offset=line.offset - step**2 / 12)  # without what dithering adds
     found = [trial.fit("white", "gaussian", max(rough, 1e-3 * step))]
     contrast = float(np.ptp(np.quantile(trial.pixels[known], CONTRAST)))
-    least = max((STEPS_MIN if contrast > FINE * step else ROUNDING) * step, LEVEL_MIN * contrast)
     if kind == "gaussian" or (kind == "auto" and even < EVENNESS_MIN):
         candidates: list[Candidate] = []
     else:
@@ -131,7 +130,8 @@ def judge(picture: Picture, kind: str) -> tuple[NoiseModel, Treatment | None] | 
     if best.step is not None:
         typical = np.full((1, 1, n_channels), np.median(trial.pixels[usable]))
         level *= math.exp(-float(best.step.log_slope(typical).mean()))
-    if kind == "auto" and level < least:
+    is_fine = contrast > FINE * step or best.covariance is not None
+    if kind == "auto" and level < max((STEPS_MIN if is_fine else ROUNDING) * step, LEVEL_MIN * contrast):
         best = found[0]
     covariance = best.covariance or Covariance(_normalised(blocks.autocovariance()))
     saturated = float((picture.noisy == picture.noisy.max()).mean())
