@@ -20,6 +20,7 @@ except ImportError:  # no such locks on Windows
 
 TEMPORARY = ".tvae-*.partial"  # names of files until they are whole; a random number in the place of the star
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+N_TRIES = 5  # to make a file that nobody else has
 
 
 class DiskFull(Failure):
@@ -73,14 +74,17 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
 def new_file(folder: Path) -> BinaryIO:
     """A file to write and read that nobody else has: a name of its own, never what a link of that name leads to.
 
-    It is locked until it is closed, so that `remove_temporary` leaves it alone.
+    It is locked until it is closed, where files can be locked, so that `remove_temporary` leaves it alone.
     """
-    while True:
+    for n_left in reversed(range(N_TRIES)):
         with suppress(FileExistsError):
             file = open(folder / TEMPORARY.replace("*", secrets.token_hex(8)), "x+b")  # noqa: SIM115
-            if _lock(file) and os.path.exists(file.name):  # else it was taken for one that was left over
+            is_locked = _lock(file)
+            if (is_locked or n_left == 0) and os.path.exists(file.name):  # else it was taken for one that was left over
                 return file
             file.close()
+            Path(file.name).unlink(missing_ok=True)
+    raise FileExistsError(errno.EEXIST, "no name is free", str(folder))
 
 
 def _lock(file: BinaryIO) -> bool:

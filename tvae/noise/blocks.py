@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -40,6 +41,9 @@ FINEST, SLOWER = 1.25, 0.75  # of the cosines that a block has along a side: i +
 EVEN_BRIGHTNESSES = 8
 EVEN_ORDERS = {8: (3, 7), 4: (2, 4), 2: (1, 2)}  # pixels along a side of a block, and which cosines i + j count
 QUIETEST, QUIET = 0.02, 0.25
+N_QUIETEST = 10  # blocks of a brightness, at least, that are at most as quiet
+ONE_VALUE = 1e-12  # of the highest power: what rounding leaves of a block without any
+FINEST_SIDE, FINEST_ORDERS = 8, (8, 14)  # the finer half of the cosines
 SIMULATED = 256  # pixels along a side of the noise that evenness is compared with
 
 
@@ -212,17 +216,52 @@ def evenness(pixels: np.ndarray, usable: np.ndarray) -> float:
 
 def _quietest(pixels: np.ndarray, usable: np.ndarray, side: int, orders: tuple[int, int]) -> float | None:
     """The power of the quietest blocks (H, W) over that of quiet ones of the same brightness, in the median."""
+    squares = _squares_by_brightness(pixels, usable, side, orders)
+    if squares is None:
+        return None
+    least = np.quantile(np.concatenate(squares), 0.3, axis=0).clip(min=1e-12)
+    ratios = [np.quantile((part / least).mean(1), (QUIETEST, QUIET)) for part in squares]
+    return float(np.median([low / high if high > 0 else 0.0 for low, high in ratios]))
+
+
+def _squares_by_brightness(
+    pixels: np.ndarray, usable: np.ndarray, side: int, orders: tuple[int, int]
+) -> list[np.ndarray] | None:
+    """(n, k) each: squared cosines i + j of these orders in the usable blocks (H, W), dark to bright; None: too few."""
     if side > min(pixels.shape):
         return None
-    stride = min(side // 2, max(1, math.ceil(math.sqrt(pixels.size / BLOCKS_MAX))))
+    stride = max(1, math.ceil(math.sqrt(pixels.size / BLOCKS_MAX)))
     cut = lambda x: np.lib.stride_tricks.sliding_window_view(x, (side, side))[::stride, ::stride]  # noqa: E731
     blocks = cut(pixels)[cut(usable).all((2, 3))]
     if len(blocks) < BLOCKS_MIN:
         return None
-    mean, rows = blocks.mean((1, 2)), cosines(side)
-    order = np.add.outer(np.arange(side), np.arange(side))
+    order, rows = np.add.outer(np.arange(side), np.arange(side)), cosines(side)
     squares = ((rows @ blocks @ rows.T) ** 2)[:, (order >= orders[0]) & (order <= orders[1])]
-    power = (squares / np.quantile(squares, 0.3, axis=0).clip(min=1e-12)).mean(1)
-    parts = np.array_split(mean.argsort(), EVEN_BRIGHTNESSES)
-    ratios = [np.quantile(power[part], (QUIETEST, QUIET)) for part in parts]
-    return float(np.median([low / high if high > 0 else 0.0 for low, high in ratios]))
+    return [squares[part] for part in np.array_split(blocks.mean((1, 2)).argsort(), EVEN_BRIGHTNESSES)]
+
+
+def level_everywhere(pixels: np.ndarray, usable: np.ndarray) -> float:
+    """Deviation of white noise in one channel (H, W), by the finest cosines of its quietest blocks.
+
+    There is no more noise than the quietest blocks of a brightness have, for it is everywhere; of all brightnesses the
+    median. Blocks of one value, as a frame has, say nothing. Infinite if there are too few others. `usable` (H, W):
+    blocks with other values do not count.
+    """
+    squares = _squares_by_brightness(pixels, usable, FINEST_SIDE, FINEST_ORDERS)
+    if squares is None:
+        return math.inf
+    powers = [part.mean(1) for part in squares]
+    least = ONE_VALUE * np.concatenate(powers).max()
+    powers = [part[part > least] for part in powers]
+    share = max(QUIETEST, len(powers) * N_QUIETEST / max(1, sum(map(len, powers))))
+    found = [np.quantile(part, share) for part in powers if len(part) > N_QUIETEST]
+    return math.sqrt(float(np.median(found)) / _of_unit_noise(share)) if found else math.inf
+
+
+@lru_cache
+def _of_unit_noise(share: float) -> float:
+    """This quantile over blocks of noise with deviation 1."""
+    noise = np.random.default_rng(0).standard_normal((SIMULATED, SIMULATED))
+    squares = _squares_by_brightness(noise, np.ones(noise.shape, dtype=bool), FINEST_SIDE, FINEST_ORDERS)
+    assert squares is not None
+    return float(np.median([np.quantile(part.mean(1), share) for part in squares]))

@@ -1,8 +1,9 @@
 """The standard deviation of white noise in a picture, from the picture alone.
 
-Two estimates where there is hardly anything but noise: the finest diagonal details, and in the flattest parts of the
-picture the directions of patch space in which patches vary least (as in Pyatykh, Hesser and Zheng 2013). Both are a
-little too high, because some of the picture is left; the lower one is closer.
+Three estimates where there is hardly anything but noise: the finest diagonal details; in the flattest parts of the
+picture the directions of patch space in which patches vary least (as in Pyatykh, Hesser and Zheng 2013); and the
+quietest blocks, for noise is everywhere (`blocks.level_everywhere`). All are a little too high, because some of the
+picture is left; the lowest one is closest.
 The slab model learns it once more, from what its directions leave of all patches.
 
 Near black and white, values that noise takes out of range are clipped, and the noise with them. Parts in which many
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from tvae.data.patches import extract, positions
 from tvae.inference.streams import generator
+from tvae.noise.blocks import level_everywhere
 
 BLOCK = 64  # pixels along a side of the parts that are looked at
 PATCH_SIZE = 7
@@ -33,13 +35,15 @@ LEFT_MIN = 0.03  # share of the picture that has to be left; else all of it coun
 
 
 def estimate_noise(pixels: np.ndarray, missing: np.ndarray | None) -> float:
-    """Noise level of an image (H, W, C): the lower of the estimates from finest details and smallest directions."""
+    """Noise level of an image (H, W, C): the lowest of the estimates."""
     from_details = diagonal_details(pixels, missing)
-    if missing is not None or min(pixels.shape[:2]) < BLOCK:
+    if missing is not None:
         return from_details
-    is_extreme = torch.from_numpy(at_extremes(pixels))
-    channels = zip(torch.from_numpy(pixels).unbind(-1), is_extreme.unbind(-1), strict=True)
-    return min(from_details, float(np.mean([smallest_directions(*channel) ** 2 for channel in channels])) ** 0.5)
+    channels = [*zip(np.moveaxis(pixels, -1, 0), np.moveaxis(at_extremes(pixels), -1, 0), strict=True)]
+    found = [[level_everywhere(values, ~is_extreme) for values, is_extreme in channels]]
+    if min(pixels.shape[:2]) >= BLOCK:
+        found.append([smallest_directions(*map(torch.from_numpy, channel)) for channel in channels])
+    return min(from_details, *(float(np.mean(np.square(each))) ** 0.5 for each in found))
 
 
 def diagonal_details(pixels: np.ndarray, missing: np.ndarray | None) -> float:
