@@ -51,6 +51,15 @@ def test_white_noise_is_left_as_it_is():
     assert picture.seen is picture
 
 
+def test_clipped_noise_around_stars_is_no_photon_counts():
+    """On a dark sky the brightness of small blocks differs by noise alone, and clipping ties the variance to it."""
+    pixels = np.full((128, 128), 30.0)
+    pixels[8::16, 8::16] += 150
+    noisy = np.rint((pixels + 25 * np.random.default_rng(0).standard_normal(pixels.shape)).clip(0, 255))
+    assert (noisy == 0).mean() > 0.1
+    assert with_noise_model(picture_of(noisy[..., None]), "auto", None).treatment is None
+
+
 @pytest.mark.parametrize("photons", [4, 30])
 def test_photon_counts_tell_their_gain(photons):
     picture = with_noise_model(picture_of(NOISY[f"poisson {photons}"](scene())), "auto", None)

@@ -93,3 +93,10 @@ class Covariance:
                 there = template[max(-down, 0) : side + min(-down, 0), max(-across, 0) : side + min(-across, 0)]
                 total += own[abs(down), abs(across)] * float((here * there).sum())
         return total
+
+
+def white_noise(n_channels: int, n_lags: int) -> Covariance:
+    """The covariance of noise that has none between pixels and channels."""
+    table = np.zeros((n_channels, n_channels, n_lags + 1, n_lags + 1))
+    table[:, :, 0, 0] = np.eye(n_channels)
+    return Covariance(table)

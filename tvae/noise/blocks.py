@@ -71,6 +71,7 @@ class Line:
     mean: np.ndarray  # (B,) brightnesses
     variance: np.ndarray  # (B,) at these
     finest: float = 1.0  # power of the finest cosines over that of slower ones where it is bright; white noise: 1
+    side: int = SIDES[0]  # pixels along a side of the blocks
 
     @property
     def miss(self) -> float:
@@ -153,7 +154,7 @@ class Blocks:
             variances.append(even[chosen].mean())
             if finest.any() and slower.any():  # blocks of 2 pixels have too few
                 ratios.append(squares[chosen][:, finest].mean() / max(squares[chosen][:, slower].mean(), 1e-60))
-        line = fit_line(np.array(means), np.array(variances))
+        line = replace(fit_line(np.array(means), np.array(variances)), side=self.side)
         return replace(line, finest=float(np.median(ratios[len(ratios) // 2 :]))) if ratios else line
 
 

@@ -21,8 +21,8 @@ from tvae.data.patches import extract
 from tvae.data.picture import Picture, size_of
 from tvae.errors import UserError, refuse
 from tvae.io.image_file import read_image
-from tvae.model.covariance import Covariance
-from tvae.noise.blocks import Blocks, Line, blocks_of, evenness
+from tvae.model.covariance import Covariance, white_noise
+from tvae.noise.blocks import LAGS, Blocks, Line, blocks_of, evenness
 from tvae.noise.bound import bound_of
 from tvae.noise.level import diagonal_details
 from tvae.noise.model import NoiseModel
@@ -32,7 +32,7 @@ from tvae.noise.treatment import Step, Treatment
 
 N_PATCHES, PATCHES_MIN = 2000, 200
 SIZE, SIZE_OF_COLOUR = 8, 6  # pixels along a side of a patch
-MARGIN = 0.02  # nats per value by which a candidate has to be ahead of simpler ones
+MARGIN = 0.015  # nats per value by which a candidate has to be ahead of simpler ones (docs/noise.md)
 MARGIN_OF_COVARIANCE = 0.12  # the same: half of what real correlated noise has; texture is correlated, too
 EVENNESS_MIN = 0.7  # of noise that is everywhere, on real pictures (docs/noise.md)
 LAG_MIN = 0.5  # correlation of neighbours: interpolation between the colours of a sensor leaves more, texture has less
@@ -44,6 +44,7 @@ GROWTH_MIN = 1.5  # of the variance, from dark to bright, with less of which no 
 # Photon counts are white at every brightness, and their variance is on a line; strokes, stars and dots, whose variance
 # grows as well, are smooth or off the line (docs/noise.md).
 FINEST_MIN, MISS_MAX = 0.35, 0.25
+OF_MEANS = 6  # deviations between the darkest and the brightest block, of which a block's mean has one over its side
 DETAILS = (1e-3, 0.01, 0.03, 0.1, 0.3)  # tried: variance of what few directions do not hold, over that of the noise
 KNOWN_MIN = 0.9  # share of the values, with less of which no covariance is looked for
 NEARLY_ZERO = 1e-6  # of the brightest: no line goes through the origin there
@@ -133,13 +134,12 @@ def judge(picture: Picture, kind: str) -> tuple[NoiseModel, Treatment | None] | 
     is_fine = contrast > FINE * step or best.covariance is not None
     if kind == "auto" and level < max((STEPS_MIN if is_fine else ROUNDING) * step, LEVEL_MIN * contrast):
         best = found[0]
-    covariance = best.covariance or Covariance(_normalised(blocks.autocovariance()))
     saturated = float((picture.noisy == picture.noisy.max()).mean())
     model = NoiseModel(
         best.kind,
         best.line or line,
         best.step is not None and best.kind != "gaussian",
-        covariance,
+        best.covariance or white_noise(n_channels, LAGS),
         best.sigma,
         {each.name: each.nats for each in found},
         even,
@@ -193,7 +193,8 @@ def _candidates(
 def _is_of_counts(line: Line) -> bool:
     """True if variances grow along the line, by noise that is as white as counts are."""
     growth = float(line.at(line.mean.max()) / line.at(line.mean.min()))
-    if np.ptp(line.mean) < np.sqrt(line.variance.max()):  # brightness hardly differs: stars on an even sky
+    least = np.sqrt(line.variance.max() * (1 + (OF_MEANS / line.side) ** 2))
+    if np.ptp(line.mean) < least:  # brightness differs by noise alone: stars on an even sky
         return False
     return growth > GROWTH_MIN and line.finest > FINEST_MIN and line.miss < MISS_MAX
 

@@ -22,7 +22,7 @@ class NoiseModel:
     kind: str
     line: Line  # variance against brightness
     is_signal_dependent: bool  # whether it follows the line
-    covariance: Covariance  # between neighbours and channels, as found in the flattest blocks
+    covariance: Covariance  # between neighbours and channels
     sigma: float  # deviation, after the transform where there is one
     bounds: dict[str, float]  # of each candidate, nats per value
     evenness: float  # of the least power of blocks: 1 where noise is everywhere

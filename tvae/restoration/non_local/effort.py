@@ -16,11 +16,13 @@ class Refinement:
     n_fill_passes: int = 8  # of filling from local groups, each on the result of the one before
     n_noisy_passes: int = 2  # the same where known pixels are noisy
     fill: tuple[tuple[int, int], ...] = ((5, 30), (6, 60))  # patch size and group size of a pass, averaged
-    fill_of_colour: tuple[tuple[int, int], ...] = ((5, 30),)  # the same: larger groups take minutes
+    fill_of_colour: tuple[tuple[int, int], ...] = ((5, 45), (6, 90))  # the same
 
 
 REFINEMENTS = {
-    "fast": Refinement(local=((6, 60),), is_repeated=False, n_fill_passes=2, fill=((5, 30),)),
+    "fast": Refinement(
+        local=((6, 60),), is_repeated=False, n_fill_passes=2, fill=((5, 30),), fill_of_colour=((5, 30),)
+    ),
     "default": Refinement(),
     "best": Refinement(step=2, radius=21, n_fill_passes=16),
 }
