@@ -44,6 +44,7 @@ GROWTH_MIN = 1.5  # of the variance, from dark to bright, with less of which no 
 # Photon counts are white at every brightness, and their variance is on a line; strokes, stars and dots, whose variance
 # grows as well, are smooth or off the line (docs/noise.md).
 FINEST_MIN, MISS_MAX = 0.35, 0.25
+FINEST_MIN_OF_FEW = 0.5  # the same where noise is more than the contrast, so that blocks hold hardly anything else
 OF_MEANS = 6  # deviations between the darkest and the brightest block, of which a block's mean has one over its side
 DETAILS = (1e-3, 0.01, 0.03, 0.1, 0.3)  # tried: variance of what few directions do not hold, over that of the noise
 KNOWN_MIN = 0.9  # share of the values, with less of which no covariance is looked for
@@ -193,10 +194,11 @@ def _candidates(
 def _is_of_counts(line: Line) -> bool:
     """True if variances grow along the line, by noise that is as white as counts are."""
     growth = float(line.at(line.mean.max()) / line.at(line.mean.min()))
-    least = np.sqrt(line.variance.max() * (1 + (OF_MEANS / line.side) ** 2))
-    if np.ptp(line.mean) < least:  # brightness differs by noise alone: stars on an even sky
+    contrast = float(np.ptp(line.mean) / np.sqrt(line.variance.max()))  # in deviations of the noise where it is bright
+    if contrast < OF_MEANS / line.side:  # brightness differs by noise alone: stars on an even sky
         return False
-    return growth > GROWTH_MIN and line.finest > FINEST_MIN and line.miss < MISS_MAX
+    finest_min = FINEST_MIN if contrast > 1 else FINEST_MIN_OF_FEW
+    return growth > GROWTH_MIN and line.finest > finest_min and line.miss < MISS_MAX
 
 
 def _photon_counts(trial: Trial, lines: list[Line]) -> Candidate:
