@@ -43,7 +43,7 @@ CONTRAST = (0.001, 0.999)  # quantiles between which a picture's contrast is
 GROWTH_MIN = 1.5  # of the variance, from dark to bright, with less of which no transform is tried
 # Photon counts are white at every brightness, and their variance is on a line; strokes, stars and dots, whose variance
 # grows as well, are smooth or off the line (docs/noise.md).
-FINEST_MIN, MISS_MAX = 0.35, 0.25
+FINEST_MIN, MISS_MAX = 0.32, 0.25
 FINEST_MIN_OF_FEW = 0.5  # the same where noise is more than the contrast, so that blocks hold hardly anything else
 OF_MEANS = 6  # deviations between the darkest and the brightest block, of which a block's mean has one over its side
 DETAILS = (1e-3, 0.01, 0.03, 0.1, 0.3)  # tried: variance of what few directions do not hold, over that of the noise
