@@ -133,6 +133,7 @@ def main(words: list[str] | None = None) -> None:
         found = by_turns(timed, options.rounds)
     print(table(found))
     content: dict[str, Any] = {"side": options.side, "seconds": found, "machine": machine()}
+    options.out.mkdir(parents=True, exist_ok=True)
     write_atomically(options.out / "restoring.json", json.dumps(content, indent=2).encode())
 
 
