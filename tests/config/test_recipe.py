@@ -14,6 +14,7 @@ from tvae.data.sets.image import FILLED_CANDIDATES, N_LARGE, N_PER_LATENT, SIGMA
 from tvae.errors import UserError
 from tvae.io.image_file import write_image
 from tvae.restoration.non_local.effort import REFINEMENTS
+from tvae.training.trainer import THINNED
 
 PAPER, NONLOCAL = "restoration=posterior_mean", "restoration=nonlocal"
 
@@ -110,7 +111,8 @@ def test_what_is_set_stays(tmp_path):
 
 def n_visits(config):
     """About how many data points are visited in all epochs."""
-    return config.epochs * (256 / config.dataset.train_stride) ** 2
+    n_epochs = config.epochs - config.n_thinned + config.n_thinned / THINNED
+    return n_epochs * (256 / config.dataset.train_stride) ** 2
 
 
 def test_more_effort_trains_and_refines_more():

@@ -63,7 +63,7 @@ SLAB_SIZES = (SlabSize(8, 6, 200, 16), SlabSize(8, 6, 200, 12), SlabSize(12, 6, 
 # For correlated noise, whose slow part needs large patches, unless the bound asked for much detail (docs/noise.md).
 SLAB_OF_SLOW, SLAB_OF_DETAIL, MUCH_DETAIL = SlabSize(12, 8, 60, 16), SlabSize(10, 6, 150, 24), 0.02
 # Epochs, and how many of them are thinned: all patches count for the parameters, but the first epochs need only some.
-SLAB_EPOCHS = {"train": (25, 0), "fast": (7, 6), "default": (12, 0), "best": (16, 0)}
+SLAB_EPOCHS = {"train": (25, 0), "fast": (7, 6), "default": (12, 0), "best": (40, 34)}
 SLAB_PATCHES_MAX = 600_000  # as PATCHES_MAX
 N_LARGE = 100_000  # patches; of more two thirds of the epochs are thinned, but those of `train`
 SLAB_CANDIDATES = 40
